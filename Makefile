@@ -4,6 +4,7 @@ PYTHON ?= python3
 SECONDS ?= 900
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 BIN := .venv/bin
+ENGINE = $(BIN)/python -m tools.engine
 # The tests write and remove many small files: in memory, where 12 GiB are free, that takes less processor time.
 IN_MEMORY = $$([ "$$(df --output=avail /dev/shm | tail -n 1)" -gt 12000000 ] && \
     awk '/^MemAvailable/ && $$2 > 16000000 {print "env PYTEST_DEBUG_TEMPROOT=/dev/shm"}' /proc/meminfo)
@@ -55,8 +56,8 @@ requirements: setup  ## lock what CI installs: .github/requirements/*.txt
 	@cd .github/requirements && ../../$(LOCKED) --extra keyless ../../pyproject.toml backend.in --output-file imagegen.txt
 	@cd .github/requirements && ../../$(LOCKED) package.in --output-file package.txt
 
-quickstart: engine-up  ## build cpu-grpo, run its smoke checks, print how to run it
-	@$(BIN)/imagegen build cpu-grpo --scratch-base
+quickstart: setup  ## build cpu-grpo, run its smoke checks, print how to run it
+	@set -eu; $(use_engine); $(BIN)/imagegen build cpu-grpo --scratch-base
 
 # The linters leave half of two cores idle: meanwhile an engine starts, and the tests are compiled, which each test
 # process would do again.
@@ -143,18 +144,23 @@ lint-files: setup
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.gitlab-ci .gitlab/nightly.yml
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.buildkite .buildkite/nightly.yml
 
-engine-up: setup  ## a private Docker engine, unless one that will do answers
-	@$(BIN)/imagegen engine up --if-needed >/dev/null
+engine-up: setup  ## start a private Docker engine if no usable one runs: eval "$(make -s engine-up)" selects it
+	@$(ENGINE) up --if-needed
 
-engine-down: setup  ## remove the private engine and its images, restore what it changed
-	@$(BIN)/imagegen engine down
+engine-down: setup  ## remove the private engine and its images, undo its changes of the machine
+	@$(ENGINE) down
 
 clean:  ## remove .venv and the tools' caches; the store stays
 	rm -rf .venv site .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 
-# Run a command with an engine. One that was there before stays; one that had to be brought up goes again.
+# Select an engine in a shell: the user's, or else a private one, which sets engine_started if it did not run before.
+define use_engine
+engine_started=""; engine=$$($(ENGINE) up --if-needed); eval "$$engine"
+endef
+
+# Run a command with an engine, and remove the engine if it was started for that.
 define with_engine
-set -eu; started=$$($(BIN)/imagegen engine up --if-needed); \
-trap '[ -z "$$started" ] || $(BIN)/imagegen engine down' EXIT; trap 'exit 130' INT TERM; \
+set -eu; $(use_engine); \
+trap '[ -z "$$engine_started" ] || $(ENGINE) down' EXIT; trap 'exit 130' INT TERM; \
 $(1)
 endef

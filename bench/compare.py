@@ -6,7 +6,7 @@ Each way starts cold (nothing of Python's is fetched yet; the base, which none o
 small pin changed, then nothing. Byte-code is compiled on all sides, or with --no-byte-code on none. Medians; ratios to
 the uv Dockerfile. `store` and `docker` are imagegen; `sibling` is a second image that shares all but three small
 packages. "CPU s" is the processor time of the command's processes, "engine CPU s" that of the engine's daemons and of
-what they started: for a Dockerfile nearly all of the work. Needs an engine (`imagegen engine up --if-needed`) and
+what they started: for a Dockerfile nearly all of the work. Needs an engine (`make engine-up`) and
 removes what it put there. For the Dockerfiles of the CUDA stack, 34 GB of free disk are too little.
 """
 
@@ -68,7 +68,7 @@ class Bench:
         context = Context(self.warm, settings, app.progress)
         self.matrices = app.project / "matrices"
         self.engine = Engine.connect(app.settings, app.progress)
-        host = self.engine.private.docker_host if self.engine.private else os.environ.get("DOCKER_HOST")
+        host = os.environ.get("DOCKER_HOST")
         self.shell = self.engine.buildx_line("")
         # One index for all: imagegen would also take files by hash from the extra ones that pip's configuration names.
         index = settings.index_urls.get("pypi")

@@ -30,8 +30,7 @@ import results
 from compare import TAG, Bench, build_arguments, clean, names_of
 
 from imagegen.cli.app import App
-from imagegen.run import embedded_engine
-from imagegen.run.engine.connection import SUITE
+from tools.engine.packages import unpack
 
 RUNS = (("cold", "cold"), ("one pin", "pin"), ("unchanged", "pin"))
 
@@ -83,7 +82,7 @@ class Counting:
 def registry(app: App, work_dir: Path) -> Iterator[Counting]:
     """Debian's docker-registry, empty, and the proxy before it."""
     programs = work_dir / "docker-registry"
-    embedded_engine.unpack(SUITE, ["docker-registry"], programs, app.settings, app.progress)
+    unpack("trixie", ["docker-registry"], programs, app.settings, app.progress)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     config = {

@@ -1,0 +1,1 @@
+"""Programs for developers of imagegen; they are not installed. Run them in a checkout: `python -m tools.engine up`."""

@@ -84,7 +84,6 @@ COMMANDS = {
     "mirror": "Copy all files that locks name to a directory or a registry.",
     "doctor": "Check this host or a container.",
     "store": "Check, clean and measure the store.",
-    "engine": "Start and stop a private Docker engine from Debian packages.",
 }
 
 
@@ -112,16 +111,16 @@ def cli(ctx: click.Context, *, project: Path) -> None:
     ctx.call_on_close(lambda: app.print_warnings(explain=ctx.invoked_subcommand in ("lock", "show")))
 
 
-def run() -> object:
-    """Run the command line. Returns an exit code or nothing; what click has against the arguments is a UsageError."""
+def run(command: click.Command = cli, name: str = "imagegen") -> object:
+    """Run a command line. Returns an exit code or nothing. Raises UsageError for arguments that click rejects."""
     if "_IMAGEGEN_COMPLETE" in os.environ:  # a shell asks for completions
-        cli.main(prog_name="imagegen")
+        command.main(prog_name=name)
     meta: dict[str, Any] = {}
     try:
         # Not cli.main: it takes every broken pipe, also one to a program of ours, for a reader who has gone.
-        with cli.make_context("imagegen", sys.argv[1:]) as context:
+        with command.make_context(name, sys.argv[1:]) as context:
             meta = context.meta
-            return cli.invoke(context)
+            return command.invoke(context)
     except MemoryError as error:
         function, trace = "", error.__traceback__
         while trace:
@@ -129,7 +128,7 @@ def run() -> object:
             function = f"{module}.{trace.tb_frame.f_code.co_qualname}" if module.startswith("imagegen.") else function
             trace = trace.tb_next
         raise MemoryLimitError(
-            f"`{meta.get(_PATH, 'imagegen')}` needs more memory than there is",
+            f"`{meta.get(_PATH, name)}` needs more memory than there is",
             why=f"{function} could not allocate it",
             fix="allow more memory, or check the size of the input",
         ) from error
@@ -142,7 +141,7 @@ def run() -> object:
         place = getattr(error, "ctx", None)
         what = error.format_message().rstrip(".")
         # click gives an option without its value no context
-        path = place.command_path if place else meta.get(_PATH, "imagegen")
+        path = place.command_path if place else meta.get(_PATH, name)
         fix = _before_command(error, path) or f"`{path} --help` says what it takes"
         raise UsageError(what[:1].lower() + what[1:], fix=fix) from error
 

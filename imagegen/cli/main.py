@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 from imagegen.core.stopping import Stopped, is_stopped, stop_all
 
 if TYPE_CHECKING:
+    import click
+
     from imagegen.core.errors import ImagegenError
 
 _SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
@@ -44,11 +46,14 @@ class _Raw(io.FileIO):
             raise OutputError(f"{name} cannot be written", why=error.strerror) from error
 
 
-def main() -> None:
-    """Run, and turn whatever ends the run into a sentence and an exit code: one per class of error (errors.py)."""
+def main(command: click.Command | None = None, name: str = "imagegen") -> None:
+    """Run a command, by default that of imagegen, and report the end of the run in a sentence and an exit code.
+
+    Each class of error (errors.py) has an exit code of its own.
+    """
     try:
         _prepare()
-        code = _run()
+        code = _run(command, name)
     except Stopped as stopped:
         if stopped.number != signal.SIGPIPE:
             _tell(_ending(stopped))
@@ -150,11 +155,11 @@ def _output(stream: TextIO) -> TextIO:
     return io.TextIOWrapper(whole, stream.encoding, "backslashreplace", line_buffering=lines)
 
 
-def _run() -> int:
+def _run(command: click.Command | None, name: str) -> int:
     from imagegen.cli.commands import run
 
     try:
-        code = run()
+        code = run(command, name) if command else run()
         if sys.stdout:
             sys.stdout.flush()
     except Exception as raised:

@@ -37,6 +37,7 @@ from imagegen.plan.rules import facts_of_cell, facts_of_lock, minimum_version
 from imagegen.run.doctor_log import UNKNOWN, explain_log, explain_rules, unexplained
 from imagegen.run.doctor_messages import SYMBOLS, explain_messages
 from imagegen.run.engine import ContainerInfo, Engine, signal_name
+from imagegen.run.engine.connection import INSTALL
 
 HOST = "this host"
 
@@ -190,7 +191,7 @@ def _engine(settings: Settings) -> tuple[Info | None, list[Finding]]:
             return engine.info(), []
     except EngineError as error:
         text = error.summary
-        return None, [Finding("engine", "error", " ".join(text.split()), error.fix or "`imagegen engine up`")]
+        return None, [Finding("engine", "error", " ".join(text.split()), error.fix or INSTALL)]
 
 
 # A container that runs or has ended: the checks inside, its exit code, and the known messages of its log.

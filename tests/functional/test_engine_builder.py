@@ -16,7 +16,6 @@ import docker
 import pytest
 
 from imagegen.core.config import Settings
-from imagegen.run.embedded_engine import PrivateEngine
 from imagegen.run.engine import Engine
 from imagegen.run.engine.builder import nodes_of, unreachable
 from tests.support.errors import raises
@@ -164,16 +163,14 @@ def buildx(folder: Path, place: str, options: Mapping[str, str], failure: str) -
     """An engine whose buildx knows the builder, and ends each build with this line."""
     words = " ".join(f"{name}={json.dumps(value)}" for name, value in options.items())
     (folder / "inspected").write_text(INSPECTED.format(endpoint=place, options=words))
-    program = folder / "docker-buildx"
+    program = folder / "docker"
     program.write_text(
-        "#!/bin/sh\ncase $1 in version) echo github.com/docker/buildx v0.13.1 abc ;;\n"
+        "#!/bin/sh\nshift\ncase $1 in version) echo github.com/docker/buildx v0.13.1 abc ;;\n"
         f"inspect) [ \"$2\" = far ] && cat '{folder}/inspected' ;;\n*) echo '{failure}' >&2; exit 1 ;;\nesac\n"
     )
     program.chmod(0o755)
-    endpoint = PrivateEngine("unix:///run/x/docker.sock", folder / "docker", program, folder / "own")
-    client = docker.DockerClient(base_url=endpoint.docker_host, version="1.44")
-    settings = Settings.from_environment({"HOME": str(folder), "PATH": "/usr/bin:/bin"})
-    return Engine(client, settings, endpoint=endpoint)
+    client = docker.DockerClient(base_url="unix:///run/x/docker.sock", version="1.44")
+    return Engine(client, Settings.from_environment({"HOME": str(folder), "PATH": f"{folder}:/usr/bin:/bin"}))
 
 
 def test_a_build_on_a_builder_that_does_not_answer_says_why(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import threading
@@ -14,8 +13,8 @@ import pytest
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError
-from imagegen.run import embedded_engine
 from imagegen.run.engine import Engine, client
+from imagegen.run.engine.connection import INSTALL
 
 
 @contextmanager
@@ -131,13 +130,7 @@ def test_a_socket_without_permission(tmp_path: Path) -> None:
     assert "group" in str(error.fix)
 
 
-@pytest.mark.fault("Engine", "the private engine has died", "an error that says how to restart it")
-def test_a_private_engine_that_died(tmp_path: Path) -> None:
-    state = tmp_path / ".cache/imagegen/engine/state.json"
-    state.parent.mkdir(parents=True)
-    state.write_text(json.dumps({"network": {}, "made": []}))
-    endpoint = embedded_engine.recorded_endpoint(settings_for(tmp_path))
-    assert endpoint
-    error = refused(settings_for(tmp_path, DOCKER_HOST=endpoint.docker_host))
-    assert error.what == "the private engine does not answer"
-    assert "`imagegen engine up`" in str(error.fix)
+@pytest.mark.fault("Engine", "no engine is installed", "an error that says how to install one")
+def test_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("imagegen.run.engine.connection._DEFAULT", f"unix://{tmp_path}/docker.sock")
+    assert INSTALL in str(refused(settings_for(tmp_path)).fix)

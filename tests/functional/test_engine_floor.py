@@ -16,7 +16,6 @@ from packaging.version import Version
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError
-from imagegen.run.embedded_engine import PrivateEngine
 from imagegen.run.engine import Engine, connection
 from imagegen.run.engine.connection import buildx_version, shortcomings
 from tests.support.errors import raises
@@ -51,13 +50,6 @@ def test_buildx_says_its_version_in_several_ways() -> None:
         "0.30.1"
     )
     assert buildx_version("docker: 'buildx' is not a docker command.") is None
-
-
-def test_suite_and_floor_are_named_in_one_place() -> None:
-    sources = [*(ROOT / "imagegen").rglob("*.py"), ROOT / "Makefile"]
-    engine = [path for path in sources if "engine" in path.parts or path.name == "Makefile"]
-    naming = [path.name for path in engine if connection.SUITE in path.read_text()]
-    assert naming == ["connection.py"]
 
 
 @contextmanager
@@ -121,18 +113,6 @@ def test_docker_host_without_a_listener_is_named(tmp_path: Path) -> None:
     assert "unset DOCKER_HOST" in str(caught.value.fix)
 
 
-def test_the_run_line_of_a_private_engine_names_socket_and_client(tmp_path: Path) -> None:
-    endpoint = PrivateEngine(
-        "unix:///run/x/docker.sock", Path("/c ache/docker"), Path("/c ache/docker-buildx"), tmp_path
-    )
-    client = docker.DockerClient(base_url=endpoint.docker_host, version="1.44")
-    with Engine(client, settings_for(tmp_path), endpoint=endpoint) as engine:
-        assert engine.docker_run_line("a:1") == "DOCKER_HOST=unix:///run/x/docker.sock '/c ache/docker' run --rm a:1"
-        assert engine.buildx_line('ls "$X"') == (
-            f"DOCKER_HOST=unix:///run/x/docker.sock BUILDX_CONFIG={tmp_path}/buildx '/c ache/docker-buildx' ls \"$X\""
-        )
-
-
 def test_buildx_that_is_missing_says_what_to_install(tmp_path: Path) -> None:
     client = docker.DockerClient(base_url="unix:///run/x/docker.sock", version="1.44")
     with Engine(client, settings_for(tmp_path, PATH=str(tmp_path))) as engine:
@@ -145,22 +125,21 @@ def test_buildx_that_is_missing_says_what_to_install(tmp_path: Path) -> None:
             engine.buildx(["ls"], tmp_path)
 
 
-def test_a_builder_of_the_users_is_looked_for_in_their_own_buildx(tmp_path: Path) -> None:
-    program = tmp_path / "docker-buildx"
+def test_buildx_gets_the_builder_and_each_line_is_reported(tmp_path: Path) -> None:
+    program = tmp_path / "docker"
     program.write_text(
-        '#!/bin/sh\n[ "$1" = version ] && { echo github.com/docker/buildx v0.29.1 abc; exit; }\n'
-        'echo "#1 $*" >&2; echo "config=$BUILDX_CONFIG" >&2; echo printed\n'
+        '#!/bin/sh\nshift\n[ "$1" = version ] && { echo github.com/docker/buildx v0.29.1 abc; exit; }\n'
+        'echo "#1 $*" >&2; echo printed\n'
     )
     program.chmod(0o755)
-    endpoint = PrivateEngine("unix:///run/x/docker.sock", tmp_path / "docker", program, tmp_path / "own")
-    client = docker.DockerClient(base_url=endpoint.docker_host, version="1.44")
+    client = docker.DockerClient(base_url="unix:///run/x/docker.sock", version="1.44")
     lines: list[str] = []
-    with Engine(client, settings_for(tmp_path), endpoint=endpoint) as engine:
+    with Engine(client, settings_for(tmp_path, PATH=f"{tmp_path}:/usr/bin:/bin")) as engine:
         assert engine.buildx(["build", "."], tmp_path, builder="farm", on_line=lines.append) == "printed\n"
-        assert lines == ["#1 build --builder farm .", "config="]
+        assert lines == ["#1 build --builder farm ."]
         lines.clear()
         engine.buildx(["build", "."], tmp_path, on_line=lines.append)
-        assert lines == ["#1 build .", f"config={tmp_path}/own/buildx"]
+        assert lines == ["#1 build ."]
 
         def tired(line: str) -> None:
             raise KeyboardInterrupt

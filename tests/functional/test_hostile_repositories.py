@@ -22,7 +22,7 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.plan import lock
 from imagegen.plan.lock.model import LOCAL, LockedDeb
-from imagegen.run.engine.connection import Buildx, run_buildx
+from imagegen.run.engine.connection import run_buildx
 from imagegen.supply.trust import documents
 from tests.support.environment import environment
 from tests.support.hostile_repository import TRAPS, Trap, fetch_lazily, give_away, look_bare, plain_git
@@ -279,11 +279,10 @@ def test_a_git_that_can_not_be_hardened_is_refused(version: str, fits: bool, tmp
 
 def test_buildx_looks_for_no_repository(tmp_path: Path) -> None:
     """It would have the user's git run, with whatever a directory above configures."""
-    program = tmp_path / "buildx"
-    program.write_text(f'#!/bin/sh\n[ "$1" = version ] && echo v0.30.0\nenv > "{tmp_path}/env"\n')
+    program = tmp_path / "docker"
+    program.write_text(f'#!/bin/sh\n[ "$2" = version ] && echo v0.30.0\nenv > "{tmp_path}/env"\n')
     program.chmod(0o755)
-    run_buildx(
-        Buildx((str(program),), {"BUILDX_GIT_INFO": "true", "BUILDX_GIT_LABELS": "1"}), ["ls"], tmp_path, Quiet()
-    )
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "BUILDX_GIT_INFO": "true", "BUILDX_GIT_LABELS": "1"}
+    run_buildx(env, ["ls"], tmp_path, Quiet())
     lines = (tmp_path / "env").read_text().splitlines()
     assert [line for line in lines if "GIT" in line] == ["BUILDX_GIT_INFO=false"]

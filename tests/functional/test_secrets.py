@@ -5,10 +5,8 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import zstandard
@@ -19,7 +17,6 @@ from imagegen.core.net.address import netrc_auth, parse
 from imagegen.core.store import Store
 from imagegen.image.base.installer import AddedPackages
 from imagegen.plan import lock
-from imagegen.run import embedded_engine
 from tests.support.canaries import PASSWORD, USER, Guarded, Proxy, address, forms, leaks, watched
 from tests.support.errors import raises
 from tests.support.project import Project
@@ -174,23 +171,6 @@ def test_the_installer_of_packages_gets_no_secret(tmp_path: Path, monkeypatch: p
     settings = Settings.from_environment({**SECRETS, "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
     build._run(AddedPackages("", [], "", "", str(tmp_path), ""), Store(tmp_path / "store"), settings)
     assert "hunter2" not in (tmp_path / "env").read_text()
-
-
-@pytest.mark.fault("Secrets", "the environment holds COSIGN_PASSWORD while a private engine starts", "not passed on")
-def test_the_private_engine_gets_no_secret(tmp_path: Path) -> None:
-    places = embedded_engine._Places(tmp_path / "home")
-    programs = places.packages / "usr/sbin"
-    programs.mkdir(parents=True)
-    recorder(programs / "dockerd", tmp_path / "env")
-    settings = Settings.from_environment(
-        {**SECRETS, "HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "https_proxy": "http://proxy:1"}
-    )
-    embedded_engine._start(places, SimpleNamespace(bridge="b", pool="10.0.0.0/16"), settings)  # type: ignore[arg-type]
-    deadline = time.monotonic() + 10
-    while not (tmp_path / "env").exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert "hunter2" not in (tmp_path / "env").read_text()
-    assert "https_proxy=http://proxy:1" in (tmp_path / "env").read_text()
 
 
 SECRETS = {"COSIGN_PASSWORD": "hunter2", "GH_TOKEN": "hunter2", "PIP_INDEX_URL": "https://me:hunter2@index.example"}

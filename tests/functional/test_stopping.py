@@ -31,7 +31,7 @@ from imagegen.core.config import Settings
 from imagegen.core.net import Client
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.run.engine.connection import Buildx, run_buildx
+from imagegen.run.engine.connection import run_buildx
 
 root, url = Path(sys.argv[1]), sys.argv[2]
 
@@ -61,7 +61,7 @@ WORK: Mapping[str, str] = {
     "a pause before the next try": "Client(Settings.from_environment({'HOME': '/'})).get(url + '/busy')",
     "a lock of another build": "contextlib.ExitStack().enter_context(Store(root / 'store').lock('held'))",
     "a blob that is written": "write(Store(root / 'store'))",
-    "buildx": "run_buildx(Buildx((str(root / 'buildx'),), dict(os.environ)), ['bake'], root, Quiet())",
+    "buildx": "run_buildx({**os.environ, 'PATH': f'{root}:/usr/bin:/bin'}, ['bake'], root, Quiet())",
 }
 
 
@@ -112,8 +112,8 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
 )
 @pytest.mark.parametrize("name", WORK)
 def test_a_signal_ends_work_in_threads(name: str, server: Server, tmp_path: Path) -> None:
-    buildx = tmp_path / "buildx"
-    buildx.write_text("#!/bin/sh\n[ $1 = version ] && exec echo v0.13.1\ntrap '' TERM\nwhile :; do sleep 1; done\n")
+    buildx = tmp_path / "docker"
+    buildx.write_text("#!/bin/sh\n[ $2 = version ] && exec echo v0.13.1\ntrap '' TERM\nwhile :; do sleep 1; done\n")
     buildx.chmod(0o755)
     argv = [sys.executable, "-c", PROGRAM.replace("WORK", WORK[name]), str(tmp_path), f"http://{server.host}"]
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}

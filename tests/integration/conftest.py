@@ -22,12 +22,13 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image import base
 from imagegen.plan.matrix.model import Base
-from imagegen.run import embedded_engine
 from imagegen.run.engine import Engine
-from imagegen.run.engine.connection import PACKAGES, SUITE
 from tests.support import cosign
-from tests.support.machines import Built, Debian, Place, built_in, copy_tree, docker_command, plain_in
+from tests.support.machines import Built, Debian, Place, built_in, copy_tree, plain_in, private_engine
 from tests.support.small_cell import Site, site_of
+from tools.engine import private
+from tools.engine.packages import unpack
+from tools.engine.private import PACKAGES, SUITE
 
 
 @pytest.fixture(scope="session")
@@ -46,19 +47,20 @@ def engine(settings: Settings, shared: Path) -> Iterator[Engine]:
             fcntl.flock(starting, fcntl.LOCK_EX)
             fcntl.flock(users, fcntl.LOCK_SH)
             try:
-                found = Engine.connect(settings)
+                engine = Engine.connect(settings)
             except EngineError:
-                embedded_engine.up(settings, Quiet())
+                other = private.up(settings, Quiet())
                 started.touch()
-                found = Engine.connect(settings)
+                os.environ.update(other.environment(os.environ))
+                engine = Engine.connect(Settings.from_environment(os.environ))
         try:
-            with found:
-                yield found
+            with engine:
+                yield engine
         finally:
             with suppress(BlockingIOError):  # another process uses it
                 fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if started.exists():
-                    embedded_engine.down(settings, Quiet())
+                    private.down(settings, Quiet())
                     started.unlink()
 
 
@@ -66,7 +68,7 @@ def engine(settings: Settings, shared: Path) -> Iterator[Engine]:
 def busybox(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A static program that is a whole image's worth of tools, from Debian."""
     target: Path = tmp_path_factory.mktemp("busybox") / "root"
-    embedded_engine.unpack(SUITE, ["busybox-static"], target, settings, Quiet())
+    unpack(SUITE, ["busybox-static"], target, settings, Quiet())
     return (target / "usr/bin/busybox").read_bytes()
 
 
@@ -74,7 +76,7 @@ def busybox(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> byt
 def docker_registry(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the directory in which Debian's docker-registry is unpacked."""
     target: Path = tmp_path_factory.mktemp("docker-registry") / "root"
-    embedded_engine.unpack(SUITE, ["docker-registry"], target, settings, Quiet())
+    unpack(SUITE, ["docker-registry"], target, settings, Quiet())
     return target
 
 
@@ -121,8 +123,7 @@ def site(debian: Debian, shared: Path) -> Site:
 @pytest.fixture(scope="session")
 def machine(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Place:
     """A machine with an empty store; its images go into the session's engine."""
-    host = engine.private.docker_host if engine.private else os.environ.get("DOCKER_HOST")
-    return Place(tmp_path_factory.mktemp("machine"), host)
+    return Place(tmp_path_factory.mktemp("machine"), os.environ.get("DOCKER_HOST"))
 
 
 @pytest.fixture(scope="session")
@@ -145,23 +146,19 @@ def plain(machine: Place, cpu_grpo: Built) -> Built:
 def programs(engine: Engine, settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Docker's packages of the private engine, which may be there already, on the file system of the tests' files."""
     target: Path = tmp_path_factory.mktemp("docker") / SUITE
-    if engine.private:
-        home = engine.private.home / SUITE
-        if home.stat().st_dev == target.parent.stat().st_dev:
-            return home
-        subprocess.run(["cp", "-a", str(home), str(target)], check=True)
+    if other := private_engine():
+        if other.packages.stat().st_dev == target.parent.stat().st_dev:
+            return other.packages
+        subprocess.run(["cp", "-a", str(other.packages), str(target)], check=True)
         return target
-    embedded_engine.unpack(SUITE, PACKAGES, target, settings, Quiet())
+    unpack(SUITE, PACKAGES, target, settings, Quiet())
     return target
 
 
 @pytest.fixture
-def shell(engine: Engine, tmp_path: Path) -> dict[str, str]:
+def shell(engine: Engine) -> dict[str, str]:
     """The environment of a user who has `docker` with its buildx plugin on PATH."""
-    ours = docker_command(engine, tmp_path)
-    if not ours:
-        return dict(os.environ)
-    return {name: value for name, value in os.environ.items() if not name.startswith(("DOCKER_", "BUILDX_"))} | ours
+    return dict(os.environ)
 
 
 @pytest.fixture

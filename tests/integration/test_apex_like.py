@@ -13,7 +13,7 @@ import pytest
 from imagegen.run.engine import Engine
 from tests.support import apex_like
 from tests.support.git_server import Bare, GitServer
-from tests.support.machines import Place, digest_of, docker_command
+from tests.support.machines import Place, digest_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]  # torch, nvcc from NVIDIA's wheels, and a minute of compiling
 
@@ -73,9 +73,7 @@ def mirror(tmp_path: Path) -> Iterator[dict[str, str]]:
 @pytest.fixture
 def user(engine: Engine, tmp_path: Path, mirror: dict[str, str]) -> Iterator[Place]:
     """A user's project; the images of the cell go at the end."""
-    host = engine.private.docker_host if engine.private else os.environ.get("DOCKER_HOST")
-    env = {"IMAGEGEN_GIT_MIRROR": mirror["url"], **docker_command(engine, tmp_path)}
-    place = Place(tmp_path / "user", host, env=env)
+    place = Place(tmp_path / "user", os.environ.get("DOCKER_HOST"), env={"IMAGEGEN_GIT_MIRROR": mirror["url"]})
     for folder in ("matrices", "wheels"):
         (place.root / folder).mkdir(parents=True)
     (place.root / "matrices/kernels.yaml").write_text(MATRIX.format(modules=", ".join(apex_like.MODULES)))

@@ -22,14 +22,15 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import ContainerError, EngineError, OutputLimitError, StoreError, WheelError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.run import embedded_engine
 from imagegen.run.engine import Engine, load
-from imagegen.run.engine.connection import SUITE
 from imagegen.run.engine.containers import LONGEST
 from imagegen.run.engine.load import Registry
 from tests.support.errors import raises
 from tests.support.image_parts import part_of
+from tests.support.machines import private_engine
 from tests.support.tiny_image import tiny_image
+from tools.engine import private, processes
+from tools.engine.private import SUITE
 
 pytestmark = pytest.mark.integration
 
@@ -310,37 +311,37 @@ def test_a_private_engine_comes_works_and_leaves_nothing(
     env = {name: value for name, value in settings.env.items() if not name.startswith("DOCKER_")}
     own = dataclasses.replace(settings, store=store.root, env=env)
     # The packages of the first private engine, where there is one, spare a second download.
-    if engine.private:
+    first = private_engine()
+    if first:
         packages = tmp_path / "imagegen" / "engine" / SUITE
         packages.parent.mkdir()
-        subprocess.run(["cp", "-a", str(engine.private.home / SUITE), str(packages)], check=True)
+        subprocess.run(["cp", "-a", str(first.packages), str(packages)], check=True)
     before, shared = machine(tmp_path), set()
-    if engine.private:  # two engines of imagegen share these directories; the last one's `down` removes them
+    if first:  # two engines of imagegen share these directories; the last one's `down` removes them
         shared = {"containerd", "docker", "runc"}
-    endpoint = embedded_engine.up(own, Quiet())
+    started = private.up(own, Quiet())
     try:
-        assert embedded_engine.up(own, Quiet()) == endpoint, "up is idempotent"
-        assert embedded_engine.running_endpoint(own) == endpoint
-        again = dataclasses.replace(own, env={**env, "DOCKER_HOST": endpoint.docker_host})
+        assert private.up(own, Quiet()) == started, "up is idempotent"
+        assert private.running(own) == started
+        again = dataclasses.replace(own, env={**env, **started.environment(env)})
         with Engine.connect(again) as second:
-            assert second.private == endpoint
             second.load(store, tiny_image(store, busybox, {"hello": b"hi"}), "tiny:1")
             with second.container("tiny:1", network=True) as container:
                 assert b"eth0" in container.exec(["ls", "/sys/class/net"]).stdout
             second.client.networks.create("mine")
             second.client.containers.run("tiny:1", ["sleep", "600"], detach=True, network="mine")
     finally:
-        embedded_engine.down(own, Quiet())
+        private.down(own, Quiet())
     after = machine(tmp_path)
     assert after["places"] - shared == before["places"] - shared
     assert after["places"] >= before["places"]
     assert after | {"places": None} == before | {"places": None}
-    assert not embedded_engine.mounts_under(tmp_path)
-    name = Path(endpoint.docker_host).parent.name
+    assert not processes.mounts_under(tmp_path)
+    name = started.run.name
     assert not [each for each in os.listdir(EMULATORS) if each.startswith(name)]
     assert not (tmp_path / "imagegen" / "engine").exists()
-    assert embedded_engine.running_endpoint(own) is None
-    embedded_engine.down(own, Quiet())
+    assert private.running(own) is None
+    private.down(own, Quiet())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a private engine needs root")
@@ -355,5 +356,5 @@ def test_an_engine_that_cannot_start_shows_its_log_and_leaves_nothing(
     program.chmod(0o755)
     before = machine(tmp_path)
     with pytest.raises(EngineError, match="no such luck"):
-        embedded_engine.up(own, Quiet())
+        private.up(own, Quiet())
     assert machine(tmp_path) == before

@@ -1,4 +1,4 @@
-"""`imagegen engine up` and `down` at once, by several users, and after kills: in namespaces of their own.
+"""`tools.engine up` and `down` at once, by several users, and after kills: in namespaces of their own.
 
 Each test has a machine of its own as far as an engine can see (processes, network, /run, /opt), so that what an engine
 leaves behind shows, and no other engine is touched.
@@ -24,8 +24,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from imagegen.core.errors import EngineError
-from imagegen.run.engine.connection import SUITE
 from tests.support.machines import ROOT
+from tools.engine.private import SUITE
 
 pytestmark = [
     pytest.mark.integration,
@@ -35,8 +35,9 @@ pytestmark = [
 # before the process becomes another user, who may not read them.
 _PROGRAM = """
 import os, subprocess, tempfile
-from imagegen.cli import engine_command, main
-from imagegen.run import embedded_engine
+from imagegen.cli import main
+from tools.engine import private
+from tools.engine.__main__ import command
 def unpack(suite, packages, target, *_):
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -44,12 +45,12 @@ def unpack(suite, packages, target, *_):
             links = os.stat(name).st_dev == os.stat(os.environ["PROGRAMS"]).st_dev
             subprocess.run(["cp", "-al" if links else "-a", os.environ["PROGRAMS"], f"{name}/root"], check=True)
             os.replace(f"{name}/root", target)
-embedded_engine.unpack = unpack
+private.unpack = unpack
 user = int(os.environ["BECOME"])
 os.setgroups([])
 os.setegid(user)
 os.seteuid(user)
-main()
+main(command, "tools.engine")
 """
 _TRACES = """
 iptables -S; iptables -t nat -S; ip -o link show type bridge | cut -d: -f2; ip route
@@ -68,7 +69,7 @@ class Island:
         env = {name: value for name, value in os.environ.items() if not name.startswith("DOCKER_")}
         more = {"XDG_CACHE_HOME": str(cache), "PROGRAMS": str(self.programs), "BECOME": str(user)}
         return subprocess.Popen(
-            [*self._enter(), sys.executable, "-c", _PROGRAM, "engine", verb], cwd=ROOT,
+            [*self._enter(), sys.executable, "-c", _PROGRAM, verb], cwd=ROOT,
             env=env | more, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
@@ -152,11 +153,6 @@ def subnet_of(cache: Path) -> str:
     return str(json.loads((cache / "imagegen/engine/state.json").read_text())["network"]["subnet"])
 
 
-@pytest.mark.fault(
-    "Engine",
-    "`engine up` and `engine down` at once, by five processes of one user, twice",
-    "each succeeds; after the last `down` nothing is left",
-)
 def test_ups_and_downs_at_once(island: Island, tmp_path: Path) -> None:
     before = island.traces()
     for verbs in ("up down down down up", "down up down up down"):
@@ -165,11 +161,6 @@ def test_ups_and_downs_at_once(island: Island, tmp_path: Path) -> None:
     assert island.traces() <= before
 
 
-@pytest.mark.fault(
-    "Engine",
-    "two users' `engine up` at once or in turn, then both `engine down`, in any order",
-    "both work, in subnets of their own; after both are down, the machine is as it was",
-)
 @pytest.mark.parametrize("order", ["at once", "first up, first down", "first up, last down"])
 def test_engines_of_two_users(island: Island, tiny: bytes, tmp_path: Path, order: str) -> None:
     before, users = island.traces(), [tmp_path / "a", tmp_path / "b"]
@@ -192,7 +183,6 @@ def test_engines_of_two_users(island: Island, tiny: bytes, tmp_path: Path, order
     assert island.traces() <= before
 
 
-@pytest.mark.fault("Engine", "a user who is not root takes root's engine up or down", "refused; the engine goes on")
 def test_another_user_cannot_take_it_down(island: Island) -> None:
     with TemporaryDirectory() as name:  # pytest's own are closed to other users
         cache = Path(name)
@@ -206,11 +196,6 @@ def test_another_user_cannot_take_it_down(island: Island) -> None:
         island.engine(cache, "down")
 
 
-@pytest.mark.fault(
-    "Engine",
-    "the private engine is killed while a container runs: dockerd alone, or all but the container",
-    "`engine up` brings it back with its images; `engine down` leaves nothing",
-)
 @pytest.mark.parametrize("killed", [("dockerd",), ("dockerd", "containerd")])
 def test_a_killed_engine_comes_back(island: Island, tiny: bytes, tmp_path: Path, killed: tuple[str, ...]) -> None:
     before = island.traces()
@@ -225,11 +210,6 @@ def test_a_killed_engine_comes_back(island: Island, tiny: bytes, tmp_path: Path,
     assert island.traces() <= before
 
 
-@pytest.mark.fault(
-    "Engine",
-    "the private engine's directory is deleted while it runs",
-    "`engine up` starts another in its place, and `engine down` leaves nothing",
-)
 @pytest.mark.parametrize("verbs", ["down", "up down"])
 def test_an_engine_whose_directory_was_deleted(island: Island, tmp_path: Path, verbs: str) -> None:
     before = island.traces()
@@ -240,7 +220,6 @@ def test_an_engine_whose_directory_was_deleted(island: Island, tmp_path: Path, v
     assert island.traces() <= before
 
 
-@pytest.mark.fault("Engine", "the machine restarts while the private engine runs", "`engine up` brings it back")
 def test_it_comes_back_after_a_restart(programs: Path, tiny: bytes, tmp_path: Path) -> None:
     with island_of(programs) as island:
         island.engine(tmp_path, "up")
@@ -254,11 +233,6 @@ def test_it_comes_back_after_a_restart(programs: Path, tiny: bytes, tmp_path: Pa
         assert island.traces() <= before
 
 
-@pytest.mark.fault(
-    "Killed and damaged",
-    "kill -9 of `engine up` or `engine down` at moments spread over their time",
-    "the next `engine up` gives an engine that answers, and the next `engine down` leaves nothing",
-)
 @pytest.mark.parametrize("verb", ["up", "down"])
 @pytest.mark.parametrize("count", [pytest.param(2, id="a few"), pytest.param(15, id="many", marks=pytest.mark.slow)])
 def test_a_killed_command_is_made_good(island: Island, tmp_path: Path, verb: str, count: int) -> None:
@@ -285,7 +259,6 @@ def test_a_killed_command_is_made_good(island: Island, tmp_path: Path, verb: str
     assert killed
 
 
-@pytest.mark.fault("Engine", "what `engine up` recorded is damaged", "refused: names the file, and what helps")
 @pytest.mark.parametrize("record", ["", "{", "[]", '{"network": {"bridge": 1}, "made": []}'])
 def test_a_damaged_record_is_refused(island: Island, tmp_path: Path, record: str) -> None:
     state = tmp_path / "imagegen/engine/state.json"

@@ -29,12 +29,12 @@ from imagegen.core.store import Store
 from imagegen.incontainer.smoke.table import applicable
 from imagegen.plan.lock import local_tags
 from imagegen.plan.matrix.model import Cell, Declarations
-from imagegen.run import embedded_engine
 from imagegen.run.engine import Engine, connection
 from tests.support.docker_daemons import Daemon, at
 from tests.support.session import session_of
 from tests.support.tiny_image import tiny_image
 from tests.support.tiny_lock import LOCK
+from tools.engine.packages import unpack
 
 pytestmark = [
     pytest.mark.integration,
@@ -382,7 +382,7 @@ def test_a_classic_store(programs: Path, tmp_path: Path) -> None:
 @pytest.mark.fault("Engine", "it is Debian 12's Docker 20.10", "refused: says which is the oldest that works")
 def test_an_old_engine(settings: Settings, tmp_path: Path) -> None:
     programs = tmp_path / "bookworm"
-    embedded_engine.unpack("bookworm", ["docker.io", "containerd"], programs, settings, Quiet())
+    unpack("bookworm", ["docker.io", "containerd"], programs, settings, Quiet())
     with Daemon(tmp_path / "d", programs, features={}) as daemon, pytest.raises(EngineError) as caught:
         Engine.connect(at(daemon, tmp_path))
     assert "it is version 20.10" in str(caught.value.why)

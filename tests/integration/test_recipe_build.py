@@ -33,7 +33,7 @@ from imagegen.plan.matrix.model import EnvVar
 from imagegen.run import smoke
 from imagegen.run.engine import Engine
 from tests.support.docker_daemons import paste
-from tests.support.machines import Built, Place, relocked, write_plain
+from tests.support.machines import Built, Place, private_engine, relocked, write_plain
 from tests.support.tiny_image import tiny_image
 from tests.support.tiny_lock import LOCK, VISIBLE
 from tests.support.tls_proxy import Authority
@@ -49,7 +49,7 @@ def cleaned(engine: Engine) -> Iterator[list[str]]:
     for tag in tags:
         if engine.image_digest(tag):
             engine.client.api.remove_image(tag, force=True)
-    if engine.private:  # a user's own cache is the user's
+    if private_engine():  # a user's own cache is the user's
         engine.client.api.prune_builds(all=True)
 
 
@@ -181,9 +181,8 @@ def test_values_arrive_as_they_are(engine: Engine, busybox: bytes, cleaned: list
     store = Store(tmp_path / "store")
     images.export(store, tiny_image(store, busybox, {"empty": b""}), folder / "base", "latest")
 
-    # As pasted into a shell that knows nothing of the engine.
-    knowing = {name: value for name, value in os.environ.items() if not name.startswith(("DOCKER_", "BUILDX_"))}
-    shell = knowing if engine.private else dict(os.environ)
+    # As pasted into a shell without the variables of the engine.
+    shell = {name: value for name, value in os.environ.items() if name != "DOCKER_HOST"}
     paste(engine.buildx_line(rendered.arguments), shell, folder)
     config = engine.client.images.get(tag).attrs["Config"]
     assert dict(each.split("=", 1) for each in config["Env"]) == environment(locked)

@@ -29,7 +29,6 @@ from imagegen.plan.lock.foundation import LockedBase
 from imagegen.plan.lock.model import Lock, LockedBuild, LockedFile, LockedWheel
 from imagegen.plan.matrix.model import Base, Cell
 from imagegen.plan.matrix.recipe import Cost, Recipe, SdistFile
-from imagegen.run import embedded_engine
 from imagegen.run.engine import Engine
 from imagegen.wheels import wheelhouse
 from imagegen.wheels.builds.compile import ensure_wheels, require_wheels
@@ -37,9 +36,10 @@ from imagegen.wheels.builds.environment import BuildEnvironment, probe
 from tests.support.docker_daemons import Daemon, paste
 from tests.support.errors import raises
 from tests.support.interpreters import LOCKED
-from tests.support.machines import Debian, committed
+from tests.support.machines import Debian, committed, private_engine
 from tests.support.remote_builder import BuildKitPort, create_line
 from tests.support.tls_proxy import Authority
+from tools.engine.packages import unpack
 
 pytestmark = pytest.mark.integration
 
@@ -98,7 +98,7 @@ def with_packages(settings: Settings) -> LockedBase:
 def compilers(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The compilers as a layer."""
     folder = tmp_path_factory.mktemp("compilers")
-    embedded_engine.unpack("bookworm", COMPILERS, folder / "root", settings, Quiet())
+    unpack("bookworm", COMPILERS, folder / "root", settings, Quiet())
     with tarfile.open(folder / "layer.tar", "w") as archive:
         archive.add(folder / "root" / "usr", "usr", filter=lambda info: None if LEFT_OUT.match(info.name) else info)
     return folder / "layer.tar"
@@ -169,7 +169,7 @@ def cleaned(engine: Engine) -> Iterator[list[str]]:
     for tag in tags:
         engine.client.images.remove(tag, force=True)
     # BuildKit keeps the toolchain's layers unpacked: a pull then leaves out their blobs, and an export would miss them.
-    if engine.private:
+    if private_engine():
         engine.client.api.prune_builds(all=True)
 
 
@@ -336,7 +336,7 @@ class User:
 @pytest.fixture
 def user(engine: Engine, settings: Settings, shell: dict[str, str], tmp_path: Path) -> Iterator[User]:
     own = {"BUILDX_CONFIG": str(tmp_path / "buildx")}
-    with Engine.connect(replace(settings, env={**settings.env, **own})) as found:
+    with Engine.connect(replace(settings, env=shell | own)) as found:
         yield User(found, shell | own, tmp_path)
 
 

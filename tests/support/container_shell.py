@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,10 +17,9 @@ class Shell:
     ref: str
 
     def docker(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        private = self.engine.private
-        env = {**os.environ, **({"DOCKER_HOST": private.docker_host} if private else {})}
-        argv = [str(private.client) if private else "docker", *arguments]
-        return subprocess.run(argv, env=env, input=stdin, capture_output=True, text=True, check=False, timeout=120)
+        return subprocess.run(
+            ["docker", *arguments], input=stdin, capture_output=True, text=True, check=False, timeout=120
+        )
 
     def run(self, *command: str, options: Sequence[str] = (), stdin: str = "") -> subprocess.CompletedProcess[str]:
         return self.docker("run", "--rm", "-i", *options, self.ref, *command, stdin=stdin)

@@ -13,7 +13,7 @@ from typing import Any
 from imagegen.core.config import Settings
 from imagegen.core.errors import BaseError
 from imagegen.core.progress import Quiet
-from imagegen.run import embedded_engine
+from tools.engine.packages import unpack
 
 SUITES = ("forky", "sid")  # the first that has them all: released suites had none when this was written
 PROGRAMS = ["cosign", "oras"]
@@ -26,7 +26,7 @@ def unpacked(target: Path, settings: Settings) -> Path:
     missing: BaseError | None = None
     for suite in SUITES:
         try:
-            embedded_engine.unpack(suite, PROGRAMS, target, settings, Quiet())
+            unpack(suite, PROGRAMS, target, settings, Quiet())
         except BaseError as error:
             missing = error
             continue

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from imagegen.core.config import Settings
-from imagegen.run import embedded_engine
 from imagegen.run.engine.connection import open_client
+from tools.engine import processes
 
 _PATIENCE = 30  # seconds for an engine to listen
 
@@ -138,8 +138,8 @@ class Daemon:
         self._shell.kill()
         self._shell.communicate()
         deadline = time.monotonic() + _PATIENCE  # its last processes may still be ending
-        while embedded_engine.cgroups(self._group) and time.monotonic() < deadline:
-            embedded_engine.remove_cgroups(self._group)
+        while processes.cgroups(self._group) and time.monotonic() < deadline:
+            processes.remove_cgroups(self._group)
             time.sleep(0.02)
 
     def _do(self, commands: str) -> None:

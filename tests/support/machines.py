@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from imagegen.core.config import Settings
 from imagegen.core.data import shipped
 from imagegen.core.oci import LayerDescriptor
 from imagegen.core.store import Store
@@ -20,8 +21,8 @@ from imagegen.plan import lock, matrix
 from imagegen.plan.lock import local_tags
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Base, Declarations
-from imagegen.run.engine import Engine
 from tests.support import command_line
+from tools.engine.private import PrivateEngine, engine_of
 
 ROOT = Path(__file__).parents[2]
 PLAIN = "plain"
@@ -121,18 +122,10 @@ def committed(cell: str) -> Lock:
     return lock.read(ROOT / "locks" / f"{cell}.toml")
 
 
-def docker_command(engine: Engine, folder: Path) -> dict[str, str]:
-    """Return the environment of a user with `docker` and its buildx plugin; of a private engine, in `folder`."""
-    if engine.private is None:
-        return {}
-    programs, plugins = folder / "bin", folder / "config" / "cli-plugins"
-    for directory, name, program in (
-        (programs, "docker", engine.private.client),
-        (plugins, "docker-buildx", engine.private.buildx),
-    ):
-        directory.mkdir(parents=True)
-        (directory / name).symlink_to(program)
-    return {"PATH": f"{programs}:{os.environ['PATH']}", "DOCKER_CONFIG": str(plugins.parent)}
+def private_engine() -> PrivateEngine | None:
+    """Return the private engine of this user if DOCKER_HOST names it."""
+    engine = engine_of(Settings.from_environment(os.environ))
+    return engine if os.environ.get("DOCKER_HOST") == engine.docker_host else None
 
 
 def built_in(machine: Place, image: str, shared: Path) -> Built:

@@ -1,4 +1,4 @@
-"""A Docker engine, the user's or a private one: `Engine` is what builds and smoke tests use of it.
+"""A Docker engine: `Engine` is what builds and smoke tests use of it.
 
 `exported` reads one of its images as an archive; any engine that answers is supported there.
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +25,8 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError
 from imagegen.core.progress import Progress, Quiet
 from imagegen.core.store import Store
-from imagegen.run import embedded_engine
 from imagegen.run.engine.builder import WAITED, nodes_of, unreachable
-from imagegen.run.engine.connection import ENGINE_FLOOR, Buildx, open_client, run_buildx, shortcomings
+from imagegen.run.engine.connection import ENGINE_FLOOR, INSTALL, open_client, run_buildx, shortcomings
 from imagegen.run.engine.containers import Container, ContainerInfo, exec_in, explained, inspect_container, running
 from imagegen.run.engine.load import Loading, image_digest, load, pull, tag_image
 
@@ -42,20 +41,25 @@ class Export:
 
 @contextmanager
 def exported(reference: str, settings: Settings) -> Iterator[Export | None]:
-    """The image from the engine that the environment names, else from the user's or from imagegen's own.
+    """Yield the image from the user's engine, or None if there is no engine or it has no such image.
 
-    None where no engine has it. Raises EngineError when one fails, or the one that is named does not answer.
+    Raises EngineError if the engine fails, or if DOCKER_HOST or DOCKER_CONTEXT names one that does not answer.
     """
-    with closing(clients(settings)) as engines:
-        for client in engines:
-            with explained(f"reading {reference}"):
-                try:
-                    image = client.api.inspect_image(reference)  # type: ignore[no-untyped-call]
-                except ImageNotFound:
-                    continue
-                yield Export(client.api.get_image(reference), str(image["Architecture"]))
-                return
-    yield None
+    try:
+        client = open_client(_address(settings), _TIMEOUT)
+    except EngineError:
+        if _choice(settings):
+            raise
+        yield None
+        return
+    client.api.timeout = _SILENCE
+    with closing(client), explained(f"reading {reference}"):
+        try:
+            image = client.api.inspect_image(reference)  # type: ignore[no-untyped-call]
+        except ImageNotFound:
+            yield None
+        else:
+            yield Export(client.api.get_image(reference), str(image["Architecture"]))
 
 
 # Find the engine, check that it will do, and give the rest of imagegen its few operations.
@@ -67,43 +71,23 @@ _SILENCE = 600  # seconds without a byte after which it is given up: it may unpa
 class Engine:
     """An engine that answers and is good enough. Use as a context manager, or call `close`."""
 
-    def __init__(
-        self, client: docker.DockerClient, settings: Settings, *, endpoint: embedded_engine.PrivateEngine | None = None
-    ) -> None:
+    def __init__(self, client: docker.DockerClient, settings: Settings) -> None:
         self.client = client
-        self.private = endpoint
         self._settings = settings
         client.api.timeout = _SILENCE
 
     @classmethod
     def connect(cls, settings: Settings, progress: Progress | None = None) -> Self:
-        """Connect to DOCKER_HOST if set, else the user's default if it is supported, else imagegen's private engine.
+        """Connect to DOCKER_HOST or DOCKER_CONTEXT if one is set, else to the user's default engine, and log it.
 
-        Logs the choice and its reason. Raises EngineError when there is none, or when DOCKER_HOST or DOCKER_CONTEXT
-        names an unsupported one: an explicit choice is never overruled.
+        Raises EngineError if no engine answers there, or if it is unsupported.
         """
-        progress = progress or Quiet()
-        endpoint = embedded_engine.recorded_endpoint(settings)
-        if endpoint and settings.env.get("DOCKER_HOST") == endpoint.docker_host:
-            return cls._private(endpoint, settings)
-        try:
-            engine, reason = cls._users(settings), ""
-        except EngineError as error:
-            if _choice(settings) or endpoint is None:
-                raise
-            engine, reason = cls._private(endpoint, settings), f", since {error.why}"
-        progress.say(f"engine: {engine.describe()}{reason}")
-        return engine
-
-    @classmethod
-    def _users(cls, settings: Settings) -> Self:
         where = _choice(settings)
-        unset = f"unset {where.partition('=')[0]}" if where else None
-        advice = "run `imagegen engine up` for a private engine"
+        other = f"unset {where.partition('=')[0]}" if where else INSTALL
         try:
-            client = open_client(_place(settings), _TIMEOUT)
+            client = open_client(_address(settings), _TIMEOUT)
         except EngineError as error:
-            fix = f"{error.fix}, or {unset or advice}"
+            fix = f"{error.fix}, or {other}"
             raise EngineError(error.what, where=where or error.where, why=error.why, fix=fix) from error
         try:
             with explained("asking the engine what it is"):
@@ -120,17 +104,11 @@ class Engine:
                 why="; ".join(problems),
                 fix=f"Docker {ENGINE_FLOOR} or newer with "
                 '{"features": {"containerd-snapshotter": true}} in its daemon.json, '
-                f"or {f'{unset} and ' if unset else ''}{advice}",
+                f"or {other}",
             )
-        return cls(client, settings)
-
-    @classmethod
-    def _private(cls, endpoint: embedded_engine.PrivateEngine, settings: Settings) -> Self:
-        try:
-            return cls(open_client({"base_url": endpoint.docker_host}, _TIMEOUT), settings, endpoint=endpoint)
-        except EngineError as error:
-            what = "the private engine does not answer"
-            raise EngineError(what, where=error.where, why=error.why, fix="`imagegen engine up` restarts it") from error
+        engine = cls(client, settings)
+        (progress or Quiet()).say(f"engine: {engine.describe()}")
+        return engine
 
     def __enter__(self) -> Self:
         return self
@@ -144,13 +122,9 @@ class Engine:
         self.client.close()
 
     def describe(self) -> str:
-        """Return the engine's name for messages: "your Docker 28.5.2 (unix:///...)", "imagegen's private Docker 26.1.5
-        (unix:///...)".
-        """
+        """Return the engine's name for messages: "your Docker 28.5.2 (unix:///...)"."""
         with explained("asking the engine for its version"):
             version = self.client.version()["Version"]
-        if self.private:
-            return f"imagegen's private Docker {version} ({self.private.docker_host})"
         return f"your Docker {version} ({self._settings.env.get('DOCKER_HOST') or self.client.api.base_url})"
 
     def info(self) -> dict[str, Any]:
@@ -260,10 +234,10 @@ class Engine:
         a remote builder cannot be reached.
         """
         if builder is None:
-            return run_buildx(self._buildx(own=True), args, cwd, progress or Quiet(), on_line)
+            return run_buildx(self._environment, args, cwd, progress or Quiet(), on_line)
         command = [args[0], "--builder", builder, *args[1:]]
         try:
-            return run_buildx(self._buildx(own=False), command, cwd, progress or Quiet(), on_line)
+            return run_buildx(self._environment, command, cwd, progress or Quiet(), on_line)
         except EngineError as error:
             if WAITED in (error.why or "") and (reason := self._unreachable(builder, cwd)):
                 raise reason from error
@@ -271,7 +245,7 @@ class Engine:
 
     def _unreachable(self, builder: str, cwd: Path) -> EngineError | None:
         """Return why buildx cannot reach the builder; None where its nodes can be reached from here."""
-        inspected = run_buildx(self._buildx(own=False), ["inspect", builder], cwd, Quiet())
+        inspected = run_buildx(self._environment, ["inspect", builder], cwd, Quiet())
         return next(filter(None, (unreachable(builder, *node) for node in nodes_of(inspected))), None)
 
     def docker_run_line(self, ref: str, *command: str, own_entrypoint: bool = False) -> str:
@@ -279,53 +253,21 @@ class Engine:
 
         With `own_entrypoint`, the command takes the place of the image's entry point, which would get it as arguments.
         """
-        client = [str(self.private.client)] if self.private else ["docker"]
         program, *arguments = command or ("",)
         words = ["--entrypoint", program, ref, *arguments] if own_entrypoint and command else [ref, *command]
-        return " ".join([*self._host_prefix(), shlex.join([*client, "run", "--rm", *words])])
+        return " ".join([*self._host_prefix(), shlex.join(["docker", "run", "--rm", *words])])
 
     def buildx_line(self, arguments: str) -> str:
-        """A shell command that runs buildx on this engine, ready to paste; `arguments` are shell text."""
-        if self.private is None:
-            return " ".join([*self._host_prefix(), "docker buildx", arguments])
-        config = shlex.quote(str(self.private.home / "buildx"))  # whatever builder the user's own buildx has in use
-        program = shlex.quote(str(self.private.buildx))
-        return " ".join([*self._host_prefix(), f"BUILDX_CONFIG={config}", program, arguments])
+        """Return a shell command that runs buildx on this engine; `arguments` are shell text."""
+        return " ".join([*self._host_prefix(), "docker buildx", arguments])
 
     def _host_prefix(self) -> list[str]:
-        host = self.private.docker_host if self.private else self._settings.env.get("DOCKER_HOST")
+        host = self._settings.env.get("DOCKER_HOST")
         return [f"DOCKER_HOST={shlex.quote(host)}"] if host else []
 
-    def _buildx(self, *, own: bool) -> Buildx:
-        """Return buildx; `own`: with the engine's own builder, not the one that the user selected."""
-        env = dict(self._settings.env) or dict(os.environ)
-        if self.private is None:
-            return Buildx(("docker", "buildx"), env)
-        if not own:
-            return Buildx((str(self.private.buildx),), env)
-        return Buildx(
-            (str(self.private.buildx),),
-            {**env, "DOCKER_HOST": self.private.docker_host, "BUILDX_CONFIG": str(self.private.home / "buildx")},
-        )
-
-
-def clients(settings: Settings) -> Generator[docker.DockerClient]:
-    """The engines that answer, whether they will do or not: the one that DOCKER_HOST or DOCKER_CONTEXT names, or the
-    user's default and imagegen's private one. Each is closed when the next is requested.
-
-    Raises EngineError when the one that is named does not answer.
-    """
-    endpoint = None if _choice(settings) else embedded_engine.recorded_endpoint(settings)
-    for location in [_place(settings), *([{"base_url": endpoint.docker_host}] if endpoint else [])]:
-        try:
-            client = open_client(location, _TIMEOUT)
-        except EngineError:
-            if _choice(settings):
-                raise
-            continue
-        client.api.timeout = _SILENCE
-        with closing(client):
-            yield client
+    @property
+    def _environment(self) -> dict[str, str]:
+        return dict(self._settings.env) or dict(os.environ)
 
 
 def _choice(settings: Settings) -> str | None:
@@ -334,7 +276,7 @@ def _choice(settings: Settings) -> str | None:
     return next((f"{name}={settings.env[name]}" for name in names if settings.env.get(name)), None)
 
 
-def _place(settings: Settings) -> dict[str, Any]:
+def _address(settings: Settings) -> dict[str, Any]:
     """The SDK's arguments for the engine that Docker's own client would use: DOCKER_HOST, else the current context."""
     env = dict(settings.env)
     try:

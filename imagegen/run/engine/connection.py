@@ -9,7 +9,6 @@ import socket
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -24,10 +23,8 @@ from imagegen.core import programs
 from imagegen.core.errors import EngineError
 from imagegen.core.progress import Progress
 
-# The private engine's packages. Debian 13's Docker 26.1.5 and buildx 0.13.1 do all that is needed, measured; their
-# limit is a stage of more than about 30 layers as the source of a RUN mount, which takes BuildKit 0.14.
-SUITE = "trixie"
-PACKAGES = ("containerd", "docker-buildx", "docker-cli", "docker.io", "tini")
+# How a user without an engine gets one; part of the `fix` of errors.
+INSTALL = "install Docker (https://docs.docker.com/engine/install/), or in a checkout run `make engine-up`"
 # Docker 26.1 embeds BuildKit 0.13: named contexts from an OCI layout, OCI exports, rewrite-timestamp. Measured.
 ENGINE_FLOOR = Version("26.1")
 BUILDX_FLOOR = Version("0.13")
@@ -150,34 +147,30 @@ def while_alive(
         yield event
 
 
-# Run buildx: the user's plugin for the user's engine, the private engine's own binary for that one.
+# Run buildx, the plugin of the user's Docker client.
 
 _TAIL = 30  # lines of output in an error
 _CANCEL = 1.0  # seconds in which buildx tells the engine that a build is cancelled
 _LONGEST_LINE = 1 << 16  # bytes; a longer one counts as several
 
 
-@dataclass(frozen=True)
-class Buildx:
-    """A way to call buildx: the first words of the command, and the whole environment."""
-
-    command: tuple[str, ...]
-    env: Mapping[str, str]
-
-
 def run_buildx(
-    buildx: Buildx, args: Sequence[str], cwd: Path, progress: Progress, on_line: Callable[[str], None] | None = None
+    env: Mapping[str, str],
+    args: Sequence[str],
+    cwd: Path,
+    progress: Progress,
+    on_line: Callable[[str], None] | None = None,
 ) -> str:
-    """See `Engine.buildx`."""
-    _check(buildx)
+    """Run buildx with `env` as its whole environment: see `Engine.buildx`."""
+    _check_buildx(env)
     # Attestations and git labels would make a build's digest depend on more than its Dockerfile.
     # So would a commit, which buildx has the user's git look for in every directory above, unprotected.
-    env = {name: value for name, value in buildx.env.items() if name != "BUILDX_GIT_LABELS"}
+    env = {name: value for name, value in env.items() if name != "BUILDX_GIT_LABELS"}
     env |= {"BUILDX_GIT_INFO": "false", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1", "BUILDKIT_PROGRESS": "plain"}
     tail: deque[str] = deque(maxlen=_TAIL)
     with tempfile.TemporaryFile() as stdout:
         process = programs.Program[bytes](
-            [*buildx.command, *args],
+            ["docker", "buildx", *args],
             patience=_CANCEL,
             cwd=cwd,
             env=env,
@@ -212,25 +205,24 @@ def run_buildx(
     return printed
 
 
-def _check(buildx: Buildx) -> None:
-    name = " ".join(buildx.command)
+def _check_buildx(env: Mapping[str, str]) -> None:
     try:
-        completed = programs.run([*buildx.command, "version"], env=dict(buildx.env), capture_output=True, text=True)
+        done = programs.run(["docker", "buildx", "version"], env=dict(env), capture_output=True, text=True)
     except FileNotFoundError as error:
         raise EngineError(
-            f"no {buildx.command[0]} on PATH", code="engine-buildx-missing", fix="install Docker's command line"
+            "no docker on PATH", code="engine-buildx-missing", fix="install Docker's command line"
         ) from error
     version = buildx_version(completed.stdout) if completed.returncode == 0 else None
     if version is None:
         raise EngineError(
-            f"`{name}` does not work",
+            "`docker buildx` does not work",
             code="engine-buildx-missing",
             why=(completed.stderr or completed.stdout).strip(),
             fix="install the buildx plugin (the package is docker-buildx, or docker-buildx-plugin from Docker's own)",
         )
     if version < BUILDX_FLOOR:
         raise EngineError(
-            f"`{name}` is {version}",
+            f"`docker buildx` is {version}",
             code="engine-buildx-too-old",
             why=f"{BUILDX_FLOOR} is the oldest that works",
             fix="upgrade it",

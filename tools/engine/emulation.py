@@ -1,7 +1,7 @@
-"""Emulators of other processors, registered in the kernel (binfmt_misc) for a private engine, and taken back.
+"""Register emulators of other processors in the kernel (binfmt_misc) for a private engine, and remove them.
 
-Debian's qemu-user-static describes its emulators in /usr/share/binfmts, and binfmt-support registers them when a
-machine boots with an init system: one without has the emulators, and its kernel knows none.
+Debian's qemu-user-static describes its emulators in /usr/share/binfmts. binfmt-support registers them when a machine
+boots with an init system; on a machine without one, the kernel has no emulators.
 Sources: Linux, Documentation/admin-guide/binfmt-misc.rst; update-binfmts(8), "FORMAT FILES".
 """
 
@@ -23,8 +23,9 @@ _FLAGS = {"preserve": "P", "credentials": "C", "fix_binary": "F"}  # a format's 
 
 @dataclass(frozen=True)
 class Emulation:
-    """The emulators to register: name in the kernel -> the line that registers it; `mounts`: binfmt_misc is to be
-    mounted.
+    """The emulators to register: their names in the kernel, and the lines that register them.
+
+    `mounts` is whether binfmt_misc is to be mounted.
     """
 
     handlers: tuple[tuple[str, str], ...] = ()
@@ -47,7 +48,7 @@ def plan(engine: str, *, mounted: bool = False) -> Emulation:
 
 
 def register(emulation: Emulation, progress: Progress) -> None:
-    """Register the emulators; say so where the kernel refuses, since programs of this machine's processor run."""
+    """Register the emulators. If the kernel refuses one, report that: programs for this processor still run."""
     if not emulation.handlers:
         return
     if not (_KERNEL / "register").exists():
@@ -64,7 +65,7 @@ def register(emulation: Emulation, progress: Progress) -> None:
 
 
 def remove(emulation: Emulation) -> None:
-    """Take back what `register` did, as far as it is there; other emulators stay."""
+    """Undo `register`; other emulators stay."""
     for name, _ in emulation.handlers:
         with suppress(OSError):
             (_KERNEL / name).write_text("-1", encoding="ascii")
@@ -73,7 +74,7 @@ def remove(emulation: Emulation) -> None:
 
 
 def registration(fields: dict[str, str], name: str) -> str | None:
-    """Return the line that registers a format under a name; None without an interpreter, or with one that is absent."""
+    """Return the line that registers a format under a name, or None if its interpreter is not installed."""
     interpreter = fields.get("interpreter", "")
     if not interpreter or not Path(interpreter).exists() or not fields.get("magic"):
         return None
@@ -83,7 +84,7 @@ def registration(fields: dict[str, str], name: str) -> str | None:
 
 
 def _read_format(name: str) -> dict[str, str]:
-    """Return the fields of a format file; none where there is no such file."""
+    """Return the fields of a format file; an empty dictionary if there is no such file."""
     try:
         lines = (_FORMATS / name).read_text(encoding="ascii").splitlines()
     except (OSError, UnicodeDecodeError):

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.progress import Quiet
-from imagegen.run import emulation
-from imagegen.run.emulation import Emulation
+from tools.engine import emulation
+from tools.engine.emulation import Emulation
 
 FORMAT = "package qemu-user-static\ninterpreter {0}\nmagic \\x7f\\x45\nmask \\xff\\xff\noffset 0\n"
 FLAGS = "credentials no\nfix_binary yes\npreserve yes\n"

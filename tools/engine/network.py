@@ -1,4 +1,4 @@
-"""The private engine's network: a bridge with a subnet that clashes with no route, and rules that can be taken back.
+"""The network of a private engine: a bridge with a subnet that overlaps no route, and firewall rules.
 
 The engine is configured to leave the firewall unchanged: its own rules would clash with those of another Docker on
 the machine, and it would leave them behind, with a FORWARD policy of DROP. Source: proc(5), iptables(8).
@@ -21,9 +21,7 @@ _CANDIDATES = [ipaddress.IPv4Network((f"10.{second}.0.0", 16)) for second in ran
 
 @dataclass(frozen=True)
 class Network:
-    """The network that was set up. `forwarding` is whether the machine forwarded packets before any private engine was
-    up.
-    """
+    """A network. `forwarding` is whether the machine forwarded packets before any private engine ran."""
 
     bridge: str
     subnet: str
@@ -31,7 +29,7 @@ class Network:
 
     @classmethod
     def plan(cls, bridge: str, *, forwarding: bool) -> Network:
-        """A network whose /16 clashes with no route of this machine."""
+        """Return a network whose /16 overlaps no route of this machine."""
         return cls(bridge, free_subnet(_routes()), forwarding)
 
     @property
@@ -41,7 +39,7 @@ class Network:
 
     @property
     def pool(self) -> str:
-        """Return where networks that users make take their addresses: the upper half of the subnet."""
+        """The upper half of the subnet, from which users' networks get their addresses."""
         return str(list(ipaddress.ip_network(self.subnet).subnets())[1])
 
     def rules(self) -> tuple[tuple[str, ...], ...]:
@@ -55,7 +53,7 @@ class Network:
         )
 
     def up(self) -> None:
-        """Make it so. EngineError when the kernel or the tools refuse."""
+        """Set up bridge and rules. Raises EngineError if the kernel or a program refuses."""
         _run("ip", "link", "add", self.bridge, "type", "bridge")
         _run("ip", "address", "add", self.gateway, "dev", self.bridge)
         _run("ip", "link", "set", self.bridge, "up")
@@ -64,7 +62,7 @@ class Network:
         _FORWARDING.write_text("1")
 
     def down(self) -> tuple[str, ...]:
-        """Take back what `up` did, as far as it is there. Returns what had to stay, as sentences."""
+        """Undo `up`. Return a sentence for each change that had to stay."""
         for table, chain, *rest in self.rules():
             while _succeeds("iptables", "-w", "-t", table, "-D", chain, *rest):
                 pass
@@ -77,12 +75,12 @@ class Network:
         return ()
 
     def traces(self) -> tuple[str, ...]:
-        """Return which parts of it exist; none when it is down."""
-        found = [f"bridge {self.bridge}"] if self.bridge in _bridges() else []
+        """Return the parts of the network that exist; empty after `down`."""
+        traces = [f"bridge {self.bridge}"] if self.bridge in _bridges() else []
         for table, chain, *rest in self.rules():
             if _succeeds("iptables", "-w", "-t", table, "-C", chain, *rest):
-                found.append(f"rule {' '.join([table, chain, *rest])}")
-        return tuple(found)
+                traces.append(f"rule {' '.join([table, chain, *rest])}")
+        return tuple(traces)
 
 
 def forwards() -> bool:
@@ -91,7 +89,7 @@ def forwards() -> bool:
 
 
 def free_subnet(taken: Iterable[str]) -> str:
-    """The first of our candidates that overlaps none of `taken` (IPv4 networks or addresses)."""
+    """Return the first candidate that overlaps none of `taken` (IPv4 networks or addresses)."""
     networks = [ipaddress.ip_network(text, strict=False) for text in taken]
     for candidate in _CANDIDATES:
         if not any(candidate.overlaps(network) for network in networks):
@@ -105,8 +103,8 @@ def free_subnet(taken: Iterable[str]) -> str:
 
 
 def _routes() -> list[str]:
-    found = json.loads(_run("ip", "-json", "-4", "route", "show", "table", "all"))
-    return [route["dst"] for route in found if route["dst"] != "default"]
+    routes = json.loads(_run("ip", "-json", "-4", "route", "show", "table", "all"))
+    return [route["dst"] for route in routes if route["dst"] != "default"]
 
 
 def _bridges() -> list[str]:
@@ -114,15 +112,15 @@ def _bridges() -> list[str]:
 
 
 def _run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode:
         raise EngineError(
             f"`{' '.join(command)}` failed",
             code="engine-network-failed",
-            why=done.stderr.strip(),
+            why=ended.stderr.strip(),
             fix="the private engine needs root and CAP_NET_ADMIN",
         )
-    return done.stdout
+    return ended.stdout
 
 
 def _succeeds(*command: str) -> bool:
