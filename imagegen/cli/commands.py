@@ -75,7 +75,7 @@ COMMANDS = {
     "test": "Run the smoke checks of a built image.",
     "publish": "Push an image with its attestations, smoke-test it, and move its tags.",
     "nightly": "Update locks to the newest accepted versions; build, test and publish them.",
-    "export": "Write an image as files for hosts without a container engine.",
+    "export": "Write an image as a squashfs file, for enroot and pyxis.",
     "audit": "Find what would fail on the GPU in the files of a cell, an image, an environment or wheels.",
     "sbom": "Print the SBOM of a locked image, for vulnerability scanners.",
     "verify": "Verify an image against its lock: bytes, signature, attestations; with --rebuild, rebuild it.",

@@ -20,19 +20,14 @@ from imagegen.cli.app import (
 )
 from imagegen.core.errors import EngineError, SmokeError, UsageError
 from imagegen.core.text import shown
-from imagegen.image import layers
 from imagegen.incontainer.smoke.table import applicable
 from imagegen.plan.lock import local_tags
-from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.run import numerics, smoke
 from imagegen.run.engine import Engine
 from imagegen.run.smoke import SmokeReport, parts
 from imagegen.supply.compare.numerics import Numerics, size
-from imagegen.supply.export import read_results
-from imagegen.supply.publish.attachments import SmokeRequirement, passed_report, save_passed_report
-from imagegen.wheels.wheelhouse import with_local_wheels
 
 
 @click.command("test")
@@ -41,16 +36,8 @@ from imagegen.wheels.wheelhouse import with_local_wheels
 @click.option("--junit", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write JUnit XML.")
 @click.option("--require-gpu", is_flag=True, help="Fail when a check is skipped for lack of a GPU.")
 @click.option("--numerics", "measure", is_flag=True, help="Measure numerical differences in place of the smoke checks.")
-@click.option(
-    "--results",
-    type=click.Path(dir_okay=False, exists=True, path_type=Path),
-    metavar="FILE",
-    help="Run nothing: take the results that run_image.py of `imagegen export` wrote on another host.",
-)
 @pass_app
-def command(
-    app: App, *, cell: str, as_json: bool, junit: Path | None, require_gpu: bool, measure: bool, results: Path | None
-) -> None:
+def command(app: App, *, cell: str, as_json: bool, junit: Path | None, require_gpu: bool, measure: bool) -> None:
     """Run the smoke checks of CELL's image, which must be in Docker.
 
     With --numerics, measure instead how far its numerical operations, and its trainer and rollout engine, are from a
@@ -65,10 +52,7 @@ def command(
         raise UsageError(f"{chosen.id} has no numerics to measure", code="usage-no-numerics", why="it holds no torch")
     if junit:
         check_writable(junit)
-    if results:
-        image, report = _read(app, chosen, lock, results, names, require_gpu=require_gpu)
-    else:
-        image, report = _run(app, chosen, lock, names, require_gpu=require_gpu)
+    image, report = _run(app, chosen, lock, names, require_gpu=require_gpu)
     if measure:
         numerics.remember(app.store, image, report)
     if junit:
@@ -94,24 +78,6 @@ def _run(
         return image, smoke.run(
             engine, tag, lock, cell.declarations, require_gpu=require_gpu, progress=app.progress, only=names
         )
-
-
-def _read(
-    app: App, cell: Cell, lock: Lock, path: Path, names: Collection[str], *, require_gpu: bool
-) -> tuple[str, smoke.SmokeReport]:
-    """Read the results of another host; the store keeps a smoke test that passed, for `publish` and `report`."""
-    lock = with_local_wheels(lock, app.store)[0]
-    image = layers.built_digest(lock, app.store)
-    if image is None:
-        raise SmokeError(
-            f"{cell.id} was not built here", code="smoke-not-built", fix=f"`imagegen export {cell.id}`, which builds it"
-        )
-    required = SmokeRequirement.of(image, lock, cell.declarations, require_gpu=require_gpu)
-    checks = {environment.name: applicable(parts(environment.lock), names) for environment in environments(lock)}
-    report = read_results(path, required, checks, cell.id)
-    if report.passed and not names:
-        save_passed_report(app.store, passed_report(report, required, lock))
-    return image, report
 
 
 # Tables of numerical results: of one image, and of the difference between two.

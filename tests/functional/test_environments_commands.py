@@ -25,7 +25,6 @@ from imagegen.plan.lock.model import Record
 from imagegen.run.doctor import facts_of
 from imagegen.run.smoke import CheckResult, SmokeReport
 from imagegen.supply import mirror
-from imagegen.supply.export import described_environments
 from imagegen.supply.publish.attachments import (
     SmokeRequirement,
     passed_report,
@@ -33,6 +32,8 @@ from imagegen.supply.publish.attachments import (
     save_passed_report,
 )
 from tests.support.project import Project
+from tools.run_image.__main__ import command
+from tools.run_image.export import described_environments
 
 assembling = importlib.import_module("imagegen.image.layers.assemble")  # the package's own `assemble` is the function
 
@@ -122,7 +123,7 @@ def test_results_of_another_host_are_its_smoke_report(project: Project) -> None:
         suite = programs_digest(lock, cell.declarations)
         file = project.root / "results.json"
         file.write_text(json.dumps({"format": 1, "image": image, "suite": suite, "results": results}))
-        read = project.call("test", "engines", "--results", str(file), "--require-gpu", "--json")
+        read = project.call("results", "engines", str(file), "--require-gpu", "--json", command=command)
         report = json.loads(read.stdout)
         assert (read.returncode, report["passed"], report["image"]) == (0, True, image)
         names = [each["check"] for each in report["checks"]]

@@ -116,7 +116,7 @@ def test_its_squashfs_holds_each_environment(built: dict[str, object], project: 
 
 def test_it_runs_without_an_engine(built: dict[str, object], project: Place, tmp_path: Path) -> None:
     directory = tmp_path / "out"
-    assert digest_of(project.run("export", "several", "-o", str(directory), "--no-audit")) == built["digest"]
+    assert digest_of(project.run_tool("export", "several", "-o", str(directory), "--no-audit")) == built["digest"]
     program = [sys.executable, str(directory / "run_image.py")]
     script = f"{PRINT}; . /opt/venvs/new/bin/activate; {PRINT}"
     shown = subprocess.run([*program, "exec", "sh", "-c", script], capture_output=True, text=True, check=True)
@@ -124,7 +124,7 @@ def test_it_runs_without_an_engine(built: dict[str, object], project: Place, tmp
     path = f"{SITE}/pip/__init__.py"
     assert (directory / "root/opt/venv" / path).samefile(directory / "root/opt/venvs/new" / path)
     subprocess.run([*program, "test"], check=True)
-    read = json.loads(project.run("test", "several", "--results", str(directory / "results.json"), "--json").stdout)
+    read = json.loads(project.run_tool("results", "several", str(directory / "results.json"), "--json").stdout)
     report = built["report"]
     assert isinstance(report, dict)
     assert read["passed"]

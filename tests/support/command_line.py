@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 from unittest import mock
 
+import click
 import pytest
 
 from imagegen.app.session import Session
@@ -79,8 +80,10 @@ def _load_lock(text: str, path: Path, usual: Callable[..., Lock] = lock.loads) -
     return shipped_lock(path.stem) if path.parent == shipped("locks") else usual(text, path)
 
 
-def call(*arguments: str, env: Mapping[str, str], directory: Path) -> subprocess.CompletedProcess[str]:
-    """Run imagegen with these arguments, variables and current directory, in this process: that saves a second."""
+def call(
+    *arguments: str, env: Mapping[str, str], directory: Path, command: click.Command | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run imagegen, or a command of tools/, in this process, which saves a second."""
     out, err = io.StringIO(), io.StringIO()
     with (
         mock.patch.dict(os.environ, env, clear=True),
@@ -91,7 +94,7 @@ def call(*arguments: str, env: Mapping[str, str], directory: Path) -> subprocess
         contextlib.redirect_stderr(err),
         pytest.raises(SystemExit) as ended,
     ):
-        main()
+        main(command)
     return subprocess.CompletedProcess(arguments, cast("int", ended.value.code), out.getvalue(), err.getvalue())
 
 

@@ -23,6 +23,7 @@ from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Base, Declarations
 from tests.support import command_line
 from tools.engine.private import PrivateEngine, engine_of
+from tools.run_image.__main__ import command as run_image
 
 ROOT = Path(__file__).parents[2]
 PLAIN = "plain"
@@ -72,6 +73,11 @@ class Place:
             env=self._variables(), cwd=self.root, umask=self.umask, capture_output=True, text=True, check=False,
         )  # fmt: skip
         return self._ended(done, code)
+
+    def run_tool(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run `python -m tools.run_image` with these arguments, in this process."""
+        ended = command_line.call(*arguments, env=self._variables(), directory=self.root, command=run_image)
+        return self._ended(ended, 0)
 
     def call(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         """As `run`, in this process, with its umask and time zone: for what a command prints, writes and returns."""

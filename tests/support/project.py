@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import click
+
 from imagegen.core.data import shipped
 from imagegen.plan import lock, matrix
 from imagegen.plan.lock.model import Lock, LockedBase, LockedDeb, LockedFile, LockedWheel
@@ -102,9 +104,11 @@ class Project:
             out, err = process.communicate(timeout=120)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
-    def call(self, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    def call(
+        self, *arguments: str, env: Mapping[str, str] | None = None, command: click.Command | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """As `run`, in this process: for what a command prints, writes and returns."""
-        return command_line.call(*arguments, env={**self.env, **(env or {})}, directory=self.root)
+        return command_line.call(*arguments, env={**self.env, **(env or {})}, directory=self.root, command=command)
 
     def leftovers(self) -> list[Path]:
         """Temporary files, of this project's imagegen and of the programs that it runs."""

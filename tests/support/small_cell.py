@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import click
+
 from imagegen.core.data import shipped
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
@@ -210,11 +212,13 @@ class Machine:
         """Run a build without interference and return its digest."""
         return self.imagegen("build", "small", "--output", f"oci:{self.root / output}").split()[-1]
 
-    def call(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    def call(
+        self, *arguments: str, command: click.Command | None = None, **more: str
+    ) -> subprocess.CompletedProcess[str]:
         """Run another command in this process, which saves a second, and logs no operations."""
         env = {**os.environ, "XDG_CACHE_HOME": str(self.root / "cache"), "PIP_FIND_LINKS": str(self.site.links), **more}
         project = ("--project", str(self.site.project))
-        done = command_line.call(*project, *arguments, env=env, directory=self.root)
+        done = command_line.call(*project, *arguments, env=env, directory=self.root, command=command)
         assert done.returncode == 0, done.stderr
         return done
 
