@@ -50,7 +50,7 @@ def test_the_answer_is_the_best_of_all_sets_by_the_stated_order(
     answer = largest_accepted(units, attempt)
     accepted = [each for each in subsets() if rejection(world, each) is None]
     best = max(accepted, key=lambda each: [name in each for name in NAMES])
-    assert frozenset(answer.taken) == best == (answer.value or frozenset())
+    assert frozenset(answer.accepted) == best == (answer.value or frozenset())
     assert set(answer.rejected) == set(NAMES) - best
     assert all(each.reason for each in answer.rejected.values())
 
@@ -65,7 +65,7 @@ def test_whatever_is_accepted_none_is_held_that_could_move(
         return moving if moving in accepted else Rejection("no", frozenset(chance.sample(NAMES, chance.randrange(3))))
 
     answer = largest_accepted(units, attempt)
-    taken = frozenset(answer.taken)
+    taken = frozenset(answer.accepted)
     assert answer.value == (taken or None)
     assert not taken or taken in accepted
     assert not any(taken | {name} in accepted for name in set(NAMES) - taken)
@@ -81,7 +81,7 @@ def test_it_goes_a_shorter_way_where_the_farthest_is_refused() -> None:
 
     units = [Unit("a", 0, ("",)), Unit("b", 1, ("", "<3", "<2")), Unit("c", 1, ("",))]
     answer = largest_accepted(units, attempt)
-    assert answer.taken == {"a": "", "b": "<3", "c": ""}
+    assert answer.accepted == {"a": "", "b": "<3", "c": ""}
     assert {name: each.reason for name, each in answer.rejected.items()} == {"b": "b 3 has no wheel"}
     assert len(requested) == 4  # all; all but b; b, and less far
 

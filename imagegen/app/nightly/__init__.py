@@ -1,1 +1,1 @@
-"""Nightly updates: propose newer versions, explain the rejected ones, build and publish what passes its smoke tests."""
+"""Nightly updates: propose newer versions, explain rejected ones, publish images that pass smoke tests."""

@@ -27,7 +27,7 @@ FILE = "CHANGES.md"
 _HEAD = "# What moved in the locks, and why\n\nWritten by `imagegen nightly`; the newest day comes first.\n"
 _TITLE = re.compile(r"## (\d{4}-\d\d-\d\d) (\S+)")
 _STEP = re.compile(r"<!-- (\S+) to (\S+) -->")
-_MARKUP = re.compile(r"([\\`*<\[])")  # what Markdown would take for its own
+_MARKUP = re.compile(r"([\\`*<\[])")  # characters with a meaning in Markdown
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def section(proposal: Proposal, moved: Sequence[str]) -> ChangelogSection:
 
 
 def plain(line: str) -> str:
-    """A line of a section as it was before it became Markdown."""
+    """Return a line of a section without the escapes of Markdown."""
     return re.sub(r"\\" + _MARKUP.pattern, r"\1", line)
 
 
@@ -73,13 +73,13 @@ def rejection(rejected: RejectedUpdate) -> str:
 
 
 def rejected_in(section: ChangelogSection) -> tuple[RejectedUpdate, ...]:
-    """Return the rejected updates that a section names: the sentences of `rejection`, read back."""
+    """Return the rejected updates of a section, parsed from the sentences of `rejection`."""
     return tuple(update for line in section.lines if (update := _parse_rejection(plain(line))))
 
 
 def _parse_rejection(sentence: str) -> RejectedUpdate | None:
-    name, _, rest = sentence.partition(" stays ")
-    versions, colon, reason = rest.partition(": ")
+    name, _, statement = sentence.partition(" stays ")
+    versions, colon, reason = statement.partition(": ")
     stays, _, newer = versions.partition(", not ")
     return RejectedUpdate(name, stays, newer, reason) if name and stays and colon else None
 
@@ -109,31 +109,35 @@ def add(path: Path, new: ChangelogSection) -> None:
         raise LockError(
             "the changes cannot be read", code="lock-changelog-invalid", where=str(path), why=str(error)
         ) from error
-    olds = [each for each in sections if (each.date, each.cell) == (new.date, new.cell)]
+    olds = [
+        section_of_file
+        for section_of_file in sections
+        if (section_of_file.date, section_of_file.cell) == (new.date, new.cell)
+    ]
     for old in olds:
         if old.end == new.start:
             earlier = [line for line in old.lines if line not in new.lines and " stays " not in line]
             new = ChangelogSection(new.date, new.cell, old.start, new.end, (*new.lines, *earlier))
-    kept = [each for each in sections if each not in olds]
-    data.write(path, dumps([new, *kept]).encode())
+    other_sections = [section_of_file for section_of_file in sections if section_of_file not in olds]
+    data.write(path, dumps([new, *other_sections]).encode())
 
 
 def dumps(sections: Iterable[ChangelogSection]) -> str:
     """Return the changelog text: newest date first, the cells of one date sorted by name."""
-    by_cell = sorted(sections, key=lambda each: each.cell)
-    return "\n".join([_HEAD, *map(str, sorted(by_cell, key=lambda each: each.date, reverse=True))])
+    by_cell = sorted(sections, key=lambda item: item.cell)
+    return "\n".join([_HEAD, *map(str, sorted(by_cell, key=lambda item: item.date, reverse=True))])
 
 
 def read(text: str, path: Path | str = FILE) -> tuple[ChangelogSection, ...]:
     """Parse the sections of a changelog. Raises LockError for another form."""
-    found: list[ChangelogSection] = []
+    sections: list[ChangelogSection] = []
     title: re.Match[str] | None = None
     body: list[str] = []
     step: re.Match[str] | None = None
 
     def end() -> None:
         if title and step:
-            found.append(ChangelogSection(title[1], title[2], step[1], step[2], tuple(body)))
+            sections.append(ChangelogSection(title[1], title[2], step[1], step[2], tuple(body)))
 
     for number, line in enumerate(text.removeprefix(_HEAD).splitlines(), 1 + _HEAD.count("\n")):
         if head := _TITLE.fullmatch(line):
@@ -149,10 +153,10 @@ def read(text: str, path: Path | str = FILE) -> tuple[ChangelogSection, ...]:
                 code="lock-changelog-invalid",
                 where=Location(path, number),
                 why=f"{line[:60]!r} stands where a section, its step or a point of it should",
-                fix="restore the file from version control, or delete it: it is written anew",
+                fix="restore the file from version control, or delete it, and imagegen writes it again",
             )
     end()
-    return tuple(found)
+    return tuple(sections)
 
 
 def _name(inputs: str) -> str:
@@ -164,10 +168,10 @@ def _name(inputs: str) -> str:
 _NOTHING = ComparisonFacts()
 
 
-def sentences(proposal: Proposal, known: ComparisonFacts = _NOTHING) -> list[str]:
+def sentences(proposal: Proposal, facts: ComparisonFacts = _NOTHING) -> list[str]:
     """Return sentences about what a proposal changes: versions, Debian security updates, and changes of the matrix.
 
-    Those about an environment that is not the default one begin with its name.
+    Sentences about an environment that is not the default one begin with its name.
     """
     before, after = proposal.before, proposal.after
     if not proposal.changed:
@@ -175,29 +179,31 @@ def sentences(proposal: Proposal, known: ComparisonFacts = _NOTHING) -> list[str
     if before is None:
         return [f"locked for the first time: {counted(len(after.packages), 'package')}"]
     earlier = [*_moved_before(proposal.file, before)]
-    had = replace(before, record=None) if earlier else before  # it is of other locks, and so are its layers
-    found = difference(of_lock("before", "lock", had), of_lock("after", "lock", after), known)
+    comparable = replace(before, record=None) if earlier else before  # it is of other locks, and so are its layers
+    changed = difference(of_lock("before", "lock", comparable), of_lock("after", "lock", after), facts)
     return [
         *earlier,
-        *([] if found.empty else wording.sentences(found)),
+        *([] if changed.empty else wording.sentences(changed)),
         *_security(before, after),
-        *dict.fromkeys(f"{prefix}{each}" for prefix, had, has in pairs(before, after) for each in _matrix(had, has)),
+        *dict.fromkeys(
+            f"{prefix}{sentence}" for prefix, old, new in pairs(before, after) for sentence in _matrix(old, new)
+        ),
     ]
 
 
 def _moved_before(file: CombinedFile | None, before: Lock) -> Iterator[str]:
     """Yield sentences about environments that `file` did not describe when the update began.
 
-    The lock that it names is not in the project then, so that nothing can be compared with it.
+    The lock that `file` names is not in the project then, so nothing can be compared with it.
     """
     if not (file and isinstance(before, CombinedLock)):
         return
     rows = {row.name: row for row in file.environments}
-    there = {environment.name: environment.lock for environment in before.environments}
+    locks = {environment.name: environment.lock for environment in before.environments}
     for name in before.moved:
-        if name in rows and name in there and (inputs := inputs_hash(there[name])) != rows[name].lock:
+        if name in rows and name in locks and (inputs := inputs_hash(locks[name])) != rows[name].lock:
             step = f"{_name(rows[name].lock)} to {_name(inputs)}"
-            yield f"{name}: {there[name].cell} was locked again before this update ({step})"
+            yield f"{name}: {locks[name].cell} was locked again before this update ({step})"
         else:
             yield f"the matrix says otherwise about environment {name}"
 
@@ -215,7 +221,7 @@ def _security(before: Lock, after: Lock) -> list[str]:
 def _matrix(before: Lock, after: Lock) -> list[str]:
     names = before.inputs.keys() | after.inputs.keys()
     moved = sorted(name for name in names if before.inputs.get(name) != after.inputs.get(name))
-    said = [f"the matrix says otherwise about {', '.join(moved)}"] if moved else []
+    texts = [f"the matrix says otherwise about {', '.join(moved)}"] if moved else []
     if before.uv.version != after.uv.version:
-        said.append(f"resolved by uv {after.uv.version}, before by {before.uv.version}")
-    return said
+        texts.append(f"resolved by uv {after.uv.version}, before by {before.uv.version}")
+    return texts

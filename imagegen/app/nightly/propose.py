@@ -41,8 +41,7 @@ _THREADS = 8  # pages at once
 
 @dataclass(frozen=True)
 class NewerRelease:
-    """A release of a component. `version` is public; `lacks` is what excludes it from the cell whatever else changes,
-    or None.
+    """A release of a component. `version` is public; `lacks` is the reason that excludes it from the cell, or None.
 
     Indexes state the day of an upload: only the resolver decides whether one from `today` came before the cutoff.
     """
@@ -72,7 +71,7 @@ class ReleaseIndex:
             if not requirement.git and requirement.component.package not in cell.recipes
         ]
         with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(lambda each: self._project(each.index, each.component.package), requested))
+            list(pool.map(lambda needed: self._project(needed.index, needed.component.package), requested))
 
     def of(self, requested: Requirement, cell: Cell, target: WheelTarget) -> tuple[NewerRelease, ...]:
         """Return the releases of a component, newest first; a git component has none.
@@ -86,8 +85,8 @@ class ReleaseIndex:
         if cell.id not in self._fetched:
             self._fetch(cell)
         if recipe := cell.recipes.get(package):
-            known = {*recipe.releases, *(() if requested.from_source else self._selector.versions(package))}
-            return tuple(NewerRelease(version) for version in sorted(known, key=Version, reverse=True))
+            versions = {*recipe.releases, *(() if requested.from_source else self._selector.versions(package))}
+            return tuple(NewerRelease(version) for version in sorted(versions, key=Version, reverse=True))
         return tuple(_releases(self._project(requested.index, package), self._until, target))
 
     def _project(self, alias: str, package: str) -> tuple[IndexLink, ...]:
@@ -107,14 +106,14 @@ class ReleaseIndex:
 
 
 def _releases(links: Iterable[IndexLink], until: dt.date, target: WheelTarget) -> Iterator[NewerRelease]:
-    found: dict[Version, list[IndexLink]] = {}
+    links_by_version: dict[Version, list[IndexLink]] = {}
     for link in links:
         if not link.yanked and (link.uploaded is None or link.uploaded <= until):
-            found.setdefault(_version(link.filename), []).append(link)
-    for version in sorted(found, reverse=True):
+            links_by_version.setdefault(_version(link.filename), []).append(link)
+    for version in sorted(links_by_version, reverse=True):
         if not version.is_prerelease:
-            today = min(filter(None, (link.uploaded for link in found[version])), default=None) == until
-            yield NewerRelease(version.public, _lacks(found[version], target), today)
+            today = min(filter(None, (link.uploaded for link in links_by_version[version])), default=None) == until
+            yield NewerRelease(version.public, _lacks(links_by_version[version], target), today)
 
 
 def _lacks(links: list[IndexLink], target: WheelTarget) -> str | None:
@@ -161,7 +160,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Rejection:
-    """A rejection. `names` are the components in its reason: the set might be accepted if they were updated too."""
+    """A rejection. `names` are the components in its reason, whose update might make the set acceptable."""
 
     reason: str
     names: frozenset[str] = frozenset()
@@ -173,14 +172,14 @@ Attempt = Callable[[Mapping[str, str]], T | Rejection]
 
 @dataclass(frozen=True)
 class SearchResult(Generic[T]):
-    """The result of a search. `value` is the attempt's result for `taken`; None if no unit could be updated.
+    """The result of a search. `value` is the attempt's result for `accepted`; None if no unit could be updated.
 
     `rejected` maps each unit that could not be updated to its newest version to the reason. A unit that was updated to
-    an older one is in `taken` too.
+    an older one is in `accepted` too.
     """
 
     value: T | None
-    taken: Mapping[str, str]
+    accepted: Mapping[str, str]
     rejected: Mapping[str, Rejection]
 
 
@@ -198,53 +197,55 @@ class _SubsetSearch(Generic[T]):
         self.units = {unit.name: unit for unit in units}
         self.attempt = attempt
         self.value: T | None = None
-        self.taken: dict[str, str] = {}
+        self.accepted: dict[str, str] = {}
         self.rejected: dict[str, Rejection] = {}
 
     def run(self) -> SearchResult[T]:
         if not self._take_all_but_blamed():
             for name in self.units:
-                if name not in self.taken and not self._move(name) and self._take_rest():
+                if name not in self.accepted and not self._move(name) and self._take_rest():
                     break
-        while any([self._move(name) for name in self.units if name not in self.taken]):  # noqa: C419 - all of them
+        while any([self._move(name) for name in self.units if name not in self.accepted]):  # noqa: C419 - all of them
             pass
-        return SearchResult(self.value, self.taken, self.rejected)
+        return SearchResult(self.value, self.accepted, self.rejected)
 
     def _take_all_but_blamed(self) -> bool:
         """Try all units; leave out the last unit that each rejection names. Return whether a set was accepted.
 
-        Give up where a rejection names no unit, a unit that an earlier rejection named (leaving out that one alone
+        Give up where a rejection names no unit, a unit that an earlier rejection named (leaving out only that unit
         might have met the earlier rejection), or a unit that is left out already (the omission may be the reason).
         """
         order = list(self.units)
         blamed: set[str] = set()
         required = {name: unit.moves[0] for name, unit in self.units.items()}
-        while required and isinstance(found := self.attempt(required), Rejection):
-            names = sorted(found.names & required.keys(), key=order.index)
-            if not names or names[-1] in blamed or found.names & self.rejected.keys():
+        while required and isinstance(result := self.attempt(required), Rejection):
+            names = sorted(result.names & required.keys(), key=order.index)
+            if not names or names[-1] in blamed or result.names & self.rejected.keys():
                 break
-            blamed |= found.names
-            self.rejected[names[-1]] = found
+            blamed |= result.names
+            self.rejected[names[-1]] = result
             del required[names[-1]]
         else:
-            if required and not isinstance(found, Rejection):
-                self._keep(required, found)
+            if required and not isinstance(result, Rejection):
+                self._keep(required, result)
             return True
         self.rejected.clear()
         return False
 
     def _keep(self, required: Mapping[str, str], value: T) -> None:
-        self.value, self.taken = value, dict(required)
+        self.value, self.accepted = value, dict(required)
         farthest = {name for name, move in required.items() if move == self.units[name].moves[0]}
         self.rejected = {name: rejection for name, rejection in self.rejected.items() if name not in farthest}
 
     def _take_rest(self) -> bool:
         """Return whether all updates that no rejection blames were accepted together."""
-        rest = {name: unit.moves[0] for name, unit in self.units.items() if name not in {*self.rejected, *self.taken}}
-        required = {**self.taken, **rest}
-        if not rest or isinstance(found := self.attempt(required), Rejection):
+        remaining = {
+            name: unit.moves[0] for name, unit in self.units.items() if name not in {*self.rejected, *self.accepted}
+        }
+        required = {**self.accepted, **remaining}
+        if not remaining or isinstance(result := self.attempt(required), Rejection):
             return False
-        self._keep(required, found)
+        self._keep(required, result)
         return True
 
     def _move(self, name: str) -> bool:
@@ -252,16 +253,18 @@ class _SubsetSearch(Generic[T]):
         recorded.
         """
         for move in self.units[name].moves:
-            required = {**self.taken, name: move}
-            while isinstance(found := self.attempt(required), Rejection):
-                more = {each: self.units[each].moves[0] for each in found.names & self._open(required)}
-                if not more:
+            required = {**self.accepted, name: move}
+            while isinstance(result := self.attempt(required), Rejection):
+                blamed_units = {
+                    unit_name: self.units[unit_name].moves[0] for unit_name in result.names & self._open(required)
+                }
+                if not blamed_units:
                     break
-                required |= more
-            if not isinstance(found, Rejection):
-                self._keep(required, found)
+                required |= blamed_units
+            if not isinstance(result, Rejection):
+                self._keep(required, result)
                 return True
-            self.rejected.setdefault(name, found)
+            self.rejected.setdefault(name, result)
         return False
 
     def _open(self, required: Mapping[str, str]) -> set[str]:
@@ -272,14 +275,14 @@ class _SubsetSearch(Generic[T]):
 
 _TORCH = ("torch", "torchvision", "torchaudio", "triton")
 _ENGINES = ("vllm", "sglang")
-_REST = "what the components need"  # all packages that are no components, as one unit
-_RANKS = 3  # of components: torch's family, engines, others; then the rest, and what of the rest is rejected
+_REST = "what the components need"  # all packages that are not components, as one unit
+_RANKS = 3  # of components: torch's family, engines, others; then the rest, and rejected packages of the rest
 _STEPS = 4  # releases of a component that are tried, the newest first
 
 
 @dataclass(frozen=True)
 class RejectedUpdate:
-    """A release that there is, and that is not taken."""
+    """A release that exists and is not taken."""
 
     name: str
     stays: str  # the version that the lock has
@@ -289,10 +292,10 @@ class RejectedUpdate:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A proposed update. `after` is `before` where nothing moves: a later as-of time alone makes no new image.
+    """A proposed update. `after` is `before` if nothing moves, because a later cutoff makes no new image.
 
     `file` is the lock file of an image with several environments, which names the locks of their cells; `before` has
-    these as they were when the update began.
+    the locks from the start of the update.
     """
 
     cell: Cell
@@ -308,7 +311,7 @@ class Proposal:
 
 
 class Resolve(Protocol):
-    """Makes a lock as of the time: of `previous` all stays but the `upgraded`, within `bounds`, if it can."""
+    """Makes a lock as of the time that keeps all of `previous` but the `upgraded`, within `bounds`, if possible."""
 
     def __call__(self, previous: Lock | None, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock: ...
 
@@ -325,11 +328,11 @@ def propose(
     base: Callable[[], LockedBase],
     releases: Releases,
 ) -> Proposal:
-    """Move all that can move; `base` resolves the cell's base as it is now.
+    """Move all packages that can move; `base` resolves the cell's current base.
 
-    Where not all together are accepted, components move one by one: torch and its family, then the engines, then the
-    others by name, then what these need. Raises LockError and IncompatibleError where even what is locked cannot stay,
-    and what `base` and an index that fails raise.
+    If not all together are accepted, components move one by one: torch and its family, then the engines, then the
+    others by name, then their dependencies. Raises LockError and IncompatibleError if not even the locked versions can
+    stay, and the errors of `base` and of indexes.
     """
 
     def search(previous: Lock | None) -> _CellSearch:
@@ -355,7 +358,7 @@ def rank(package: str) -> int:
 def _with_base(before: Lock, base: LockedBase, cell: Cell) -> Lock:
     """Return the lock on today's base, or `before` itself where only the archives' signatures differ.
 
-    Archives are signed again several times a day, and a new signature alone is no reason for another lock.
+    Archives are signed again several times a day, and only a new signature does not justify another lock.
     """
     if replace(base, archives=before.base.archives) == before.base:
         return before
@@ -379,24 +382,24 @@ class _CellSearch:
             requirement.component.package: requirement for requirement in cell.requirements if not requirement.git
         }
         self.locked = {package.name: package.version for package in previous.packages} if previous else {}
-        self.releases = {name: tuple(releases(each, cell, self.target)) for name, each in self.requested.items()}
+        self.releases = {name: tuple(releases(needed, cell, self.target)) for name, needed in self.requested.items()}
         self.others: set[str] = set()  # no components, and named by a rejection
         self.made: dict[object, Lock | Rejection] = {}
 
     def baseline(self) -> Lock:
-        """Return the locked versions as a lock: the old lock where it still fits the cell."""
+        """Return the locked versions as a lock, which is the old lock if it still fits the cell."""
         previous = self.previous
         if previous and self._fits(previous):
             return previous
-        found = self._resolved((), self._bounds({})) if previous else self._resolved((), {})
-        if isinstance(found, Rejection):
+        result = self._resolved((), self._bounds({})) if previous else self._resolved((), {})
+        if isinstance(result, Rejection):
             raise LockError(
                 f"{self.cell.id} cannot be locked",
                 code="lock-unresolvable",
-                why=found.reason,
+                why=result.reason,
                 fix=f"`imagegen why {self.cell.id}`",
             )
-        return found
+        return result
 
     def _fits(self, previous: Lock) -> bool:
         if lock.stale(previous, self.cell) or lock.contradictions(previous, self.cell):
@@ -407,15 +410,17 @@ class _CellSearch:
     def run(self) -> tuple[Lock, tuple[RejectedUpdate, ...]]:
         self._find_others()
         answer = largest_accepted(self._units(), self._attempt)
-        best, untaken = self._try_untaken(answer.value or self.baseline(), answer.taken, answer.rejected)
+        best, untaken = self._try_untaken(answer.value or self.baseline(), answer.accepted, answer.rejected)
         return best, tuple(sorted([*self._rejected_others(best, answer.rejected), *untaken], key=_sort_key))
 
     def _find_others(self) -> None:
         """Find the packages that are not components and must be excluded, since a rejection blames them."""
         components = self.requested.keys() | {requirement.component.package for requirement in self.cell.requirements}
         for _ in range(_STEPS):
-            found = self._attempt({unit.name: unit.moves[0] for unit in self._units() if unit.name not in self.others})
-            new = found.names & self.locked.keys() - components - self.others if isinstance(found, Rejection) else set()
+            result = self._attempt({unit.name: unit.moves[0] for unit in self._units() if unit.name not in self.others})
+            new = (
+                result.names & self.locked.keys() - components - self.others if isinstance(result, Rejection) else set()
+            )
             if not new:
                 return
             self.others |= new
@@ -430,7 +435,9 @@ class _CellSearch:
         """
         if not self._can_stay(name):
             return ()
-        newer = [each.version for each in self._newer(name, self.locked[name]) if self._installable(name, each)]
+        newer = [
+            release.version for release in self._newer(name, self.locked[name]) if self._installable(name, release)
+        ]
         return ("", *(f"<{version}" for version in newer[: _STEPS - 1][: len(newer) - 1])) if newer else ()
 
     def _newer(self, name: str, version: str) -> list[NewerRelease]:
@@ -462,8 +469,8 @@ class _CellSearch:
 
     def _upgraded(self, required: Mapping[str, str]) -> tuple[str, ...]:
         loose = {name for name in self.requested if not self._can_stay(name)}
-        rest = self.locked.keys() - self.requested.keys() - self.others if _REST in required else set()
-        return tuple(sorted((loose | rest | required.keys()) & self.locked.keys()))
+        remaining = self.locked.keys() - self.requested.keys() - self.others if _REST in required else set()
+        return tuple(sorted((loose | remaining | required.keys()) & self.locked.keys()))
 
     def _resolved(self, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock | Rejection:
         key = (tuple(upgraded), frozenset(bounds.items()))
@@ -473,29 +480,31 @@ class _CellSearch:
 
     def _resolve(self, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock | Rejection:
         try:
-            made = self.resolve(self.previous, upgraded, bounds)
+            locked = self.resolve(self.previous, upgraded, bounds)
         except (LockError, BuildError) as error:
             return rejection_by_error(error, self.locked.keys() | self.requested.keys())
-        return rejection_by_rules(self.rules, self.cell, facts_of_lock(made, self.cell.base.glibc)) or made
+        return rejection_by_rules(self.rules, self.cell, facts_of_lock(locked, self.cell.base.glibc)) or locked
 
     def _try_untaken(
-        self, best: Lock, taken: Mapping[str, str], rejected_before: Mapping[str, Rejection]
+        self, best: Lock, moves: Mapping[str, str], rejected_before: Mapping[str, Rejection]
     ) -> tuple[Lock, list[RejectedUpdate]]:
-        """Try each newer release that was not taken: it is taken where nothing else gets older, or has its reason."""
+        """Try each newer release that was not taken. Take it if nothing else gets older; else record the reason."""
         untaken: list[RejectedUpdate] = []
         versions = {package.name: package.version for package in best.packages}
-        for name in sorted(self.requested.keys() & versions.keys(), key=lambda each: (rank(each), each)):
+        for name in sorted(
+            self.requested.keys() & versions.keys(), key=lambda component_name: (rank(component_name), component_name)
+        ):
             for newer in self._reported(name, versions[name]):
-                found = self._try_release(name, newer, versions, taken, rejected_before.get(name))
-                if not isinstance(found, Rejection):
-                    return self._try_untaken(found, taken, rejected_before)
-                untaken.append(RejectedUpdate(name, versions[name], newer.version, found.reason))
+                result = self._try_release(name, newer, versions, moves, rejected_before.get(name))
+                if not isinstance(result, Rejection):
+                    return self._try_untaken(result, moves, rejected_before)
+                untaken.append(RejectedUpdate(name, versions[name], newer.version, result.reason))
         return best, untaken
 
     def _reported(self, name: str, version: str) -> Iterator[NewerRelease]:
-        """The newest in the matrix's range, and the newest of all, if that is another."""
-        newer = [each for each in self._newer(name, version) if not each.today]
-        within = [each for each in newer if self._installable(name, each)]
+        """Yield the newest release in the matrix's range, and the newest of all if that is another."""
+        newer = [release for release in self._newer(name, version) if not release.today]
+        within = [release for release in newer if self._installable(name, release)]
         yield from within[:1]
         if newer and newer[0] not in within[:1]:
             yield newer[0]
@@ -505,7 +514,7 @@ class _CellSearch:
         name: str,
         newer: NewerRelease,
         versions: Mapping[str, str],
-        taken: Mapping[str, str],
+        moves: Mapping[str, str],
         rejected_before: Rejection | None,
     ) -> Lock | Rejection:
         requested = self.requested[name]
@@ -513,11 +522,15 @@ class _CellSearch:
             return Rejection(f"the matrix asks for {name}{requested.specifier}: {requested.because}")
         if newer.lacks:
             return Rejection(newer.lacks)
-        fixed = [*self.requested, *(self.others - taken.keys())]
-        bounds = {each: f"=={Version(versions[each]).public}" for each in fixed if each in versions}
-        if rejected_before:  # along with others: perhaps it can move alone
-            found = self._resolved(self._upgraded(taken), bounds | {name: f"=={newer.version}"})
-            return rejected_before if isinstance(found, Rejection) else found
+        fixed = [*self.requested, *(self.others - moves.keys())]
+        bounds = {
+            component_name: f"=={Version(versions[component_name]).public}"
+            for component_name in fixed
+            if component_name in versions
+        }
+        if rejected_before:  # together with others; perhaps it can move by itself
+            result = self._resolved(self._upgraded(moves), bounds | {name: f"=={newer.version}"})
+            return rejected_before if isinstance(result, Rejection) else result
         exactly = replace(requested, specifier=f"=={newer.version}")
         requirements = tuple(
             exactly if requirement is requested else requirement for requirement in self.cell.requirements
@@ -526,10 +539,10 @@ class _CellSearch:
         if by_rules := rejection_by_rules(self.rules, self.cell, facts):
             return by_rules
         loose = {
-            bound: ",".join(filter(None, [f">={Version(versions[bound]).public}", taken[bound]]))
-            for bound in bounds.keys() & taken.keys()
+            bound: ",".join(filter(None, [f">={Version(versions[bound]).public}", moves[bound]]))
+            for bound in bounds.keys() & moves.keys()
         }
-        return self._resolved(self._upgraded(taken), bounds | loose | {name: f"=={newer.version}"})
+        return self._resolved(self._upgraded(moves), bounds | loose | {name: f"=={newer.version}"})
 
     def _rejected_others(self, best: Lock, rejected: Mapping[str, Rejection]) -> Iterator[RejectedUpdate]:
         """Yield the rejected updates of packages that are not components."""
@@ -545,30 +558,30 @@ def _sort_key(rejected: RejectedUpdate) -> tuple[int, str, str]:
     return rank(rejected.name), rejected.name, rejected.newer
 
 
-# The reason for a rejected set of versions, in one line: the rule with its source, or uv's message, shortened.
+# The reason for a rejected set of versions is one line: the rule with its source, or uv's message, shortened.
 
 _LONGEST = 600  # characters of an error in one line
-# A name with a version, or with bounds: that alone is about a package, and not a word of the sentence.
+# A name with a version or with bounds, which is a package and not a word of the sentence.
 _NAMED = re.compile(r"(?<![\w.-])([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[\w,-]+\])?(?:[=<>!~]=?| (?=\d))")
 
 
 def rejection_by_rules(rules: Iterable[Rule], cell: Cell, facts: Facts) -> Rejection | None:
-    """The rejection where a rule leaves no choice, else None."""
+    """Return the rejection if the rules make the cell incompatible, else None."""
     verdict = evaluate_cell(rules, cell, facts)
     if verdict.answer != "incompatible":
         return None
     errors = [conflict for conflict in verdict.conflicts if conflict.severity == "error"]
-    said = [f"{rule.because} [{rule.id}; {rule.source}, {rule.date}]" for error in errors for rule in error.rules]
+    reasons = [f"{rule.because} [{rule.id}; {rule.source}, {rule.date}]" for error in errors for rule in error.rules]
     facts_known = ", ".join(f"{name} {text}" for error in errors for name, text in sorted(error.facts.items()))
     names = frozenset(name for error in errors for name in error.facts)
-    return Rejection(f"{facts_known}: {' '.join(dict.fromkeys(said))}", names)
+    return Rejection(f"{facts_known}: {' '.join(dict.fromkeys(reasons))}", names)
 
 
-def rejection_by_error(error: ImagegenError, known: Collection[str]) -> Rejection:
-    """Return the rejection that an error stands for; it blames those of the `known` packages that the error names."""
-    parts = error.errors if isinstance(error, ErrorGroup) else [error]
-    names = frozenset(canonicalize_name(found) for found in _NAMED.findall(str(error)))
-    return Rejection("; ".join(_line(part) for part in parts), names & set(known))
+def rejection_by_error(error: ImagegenError, packages: Collection[str]) -> Rejection:
+    """Return the rejection for an error; it blames the packages that the error names."""
+    errors = error.errors if isinstance(error, ErrorGroup) else [error]
+    names = frozenset(canonicalize_name(name) for name in _NAMED.findall(str(error)))
+    return Rejection("; ".join(_line(part) for part in errors), names & set(packages))
 
 
 def _line(error: ImagegenError) -> str:

@@ -1,6 +1,6 @@
 """Nightly update run: propose, build, smoke-test and publish each cell; a failure leaves the project's lock unchanged.
 
-A candidate is a lock whose image has not passed its smoke tests. It lies in a directory beside the store, which
+A candidate is a lock whose image has not passed its smoke tests. It lies in a directory next to the store, which
 `imagegen build` does not read, and replaces the project's lock once its image is published. The candidate of a failed
 run stays there for inspection.
 """
@@ -52,7 +52,7 @@ class Publication(Protocol):
     def changed(self) -> bool: ...  # whether the registry has anything now that it had not
 
 
-LockedCells = Sequence[tuple[Cell, Lock]]  # one, or those whose images are one index
+LockedCells = Sequence[tuple[Cell, Lock]]  # one, or all whose images are one index
 
 
 def _unused(cells: LockedCells) -> NoReturn:
@@ -61,7 +61,7 @@ def _unused(cells: LockedCells) -> NoReturn:
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps for one image, or those of one index; each raises ImagegenErrors. A proposal takes the first alone."""
+    """The steps for an image or an index; each raises ImagegenErrors. A proposal needs only `propose`."""
 
     propose: Callable[[Cell], Proposal]
     published: Callable[[LockedCells], bool] = _unused  # whether all requested tags name what the locks record
@@ -81,8 +81,8 @@ class LockRepository:
     def candidate(self, cell: str) -> Path:
         return self.candidates / f"{cell}.toml"
 
-    def write_candidate(self, made: Lock) -> None:
-        lock.write(made, self.candidate(made.cell))
+    def write_candidate(self, locked: Lock) -> None:
+        lock.write(locked, self.candidate(locked.cell))
 
     def save(self, proposal: Proposal) -> None:
         """Write the lock and its changelog entry to the project, and remove the candidate."""
@@ -114,7 +114,7 @@ def run(
 ) -> tuple[CellOutcome, ...]:
     """Run the steps for all cells; the failure of one group does not stop the others.
 
-    A group is one cell, or those whose images are one index: none of it is published where one of them fails. With
+    A group is one cell, or the cells whose images are one index; if one of them fails, none is published. With
     `propose_only`, write locks and changelog entries and build nothing.
     """
     return tuple(
@@ -132,11 +132,11 @@ def _run_group(
     try:
         for cell in cells:
             proposals[cell.id] = steps.propose(cell)
-        done = _run_steps([*proposals.values()], steps, locks, propose_only=propose_only)
+        outcomes = _run_steps([*proposals.values()], steps, locks, propose_only=propose_only)
     except ImagegenError as error:
         written = len(proposals) == len(cells) and not propose_only
         return [_failed(cell, proposals.get(cell.id), error, clock() - start, locks, written=written) for cell in cells]
-    return [replace(outcome, seconds=clock() - start) for outcome in done]
+    return [replace(outcome, seconds=clock() - start) for outcome in outcomes]
 
 
 def _failed(
@@ -156,21 +156,21 @@ def _failed(
 def _run_steps(
     proposals: Sequence[Proposal], steps: Steps, locks: LockRepository, *, propose_only: bool
 ) -> list[CellOutcome]:
-    """Write, publish and save what was proposed; return the outcome of each, without its seconds."""
+    """Write, publish and save the proposals; return the outcome of each, without its seconds."""
     if propose_only:
         return [_save_proposed(proposal, locks) for proposal in proposals]
-    made = [(proposal.cell, proposal.after) for proposal in proposals]
+    locks_by_cell = [(proposal.cell, proposal.after) for proposal in proposals]
     records = [proposal.after.record for proposal in proposals if proposal.after.record and not proposal.changed]
-    if len(records) == len(proposals) and steps.published(made):
+    if len(records) == len(proposals) and steps.published(locks_by_cell):
         return [
-            CellOutcome(each.cell.id, "unchanged", 0, each, record.digest)
-            for each, record in zip(proposals, records, strict=True)
+            CellOutcome(update.cell.id, "unchanged", 0, update, record.digest)
+            for update, record in zip(proposals, records, strict=True)
         ]
-    for each in proposals:
-        if each.changed:
-            locks.write_candidate(each.after)
-    published = steps.publish(made)
-    return [_save_published(each, image, locks) for each, image in zip(proposals, published, strict=True)]
+    for update in proposals:
+        if update.changed:
+            locks.write_candidate(update.after)
+    published = steps.publish(locks_by_cell)
+    return [_save_published(update, image, locks) for update, image in zip(proposals, published, strict=True)]
 
 
 def _save_proposed(proposal: Proposal, locks: LockRepository) -> CellOutcome:
@@ -180,19 +180,17 @@ def _save_proposed(proposal: Proposal, locks: LockRepository) -> CellOutcome:
 
 
 def _save_published(proposal: Proposal, published: Publication, locks: LockRepository) -> CellOutcome:
-    made = replace(proposal.after, record=published.record)
-    kept = replace(proposal, after=made) if proposal.changed else _recorded(proposal, made)
-    if made != proposal.before:
-        locks.save(kept)
+    locked = replace(proposal.after, record=published.record)
+    final = replace(proposal, after=locked) if proposal.changed else _recorded(proposal, locked)
+    if locked != proposal.before:
+        locks.save(final)
     result: Result = "published" if proposal.changed or published.changed else "unchanged"
-    return CellOutcome(proposal.cell.id, result, 0, kept, published.digest)
+    return CellOutcome(proposal.cell.id, result, 0, final, published.digest)
 
 
-def _recorded(proposal: Proposal, made: Lock) -> Proposal:
-    """Return the proposal with the recorded lock as `before` and `after`: a record alone is not
-    reported as a change.
-    """
-    return replace(proposal, before=made, after=made)
+def _recorded(proposal: Proposal, locked: Lock) -> Proposal:
+    """Return the proposal with the recorded lock as `before` and `after`, because only a record is not a change."""
+    return replace(proposal, before=locked, after=locked)
 
 
 # Update locks: propose newer versions per cell, build, test and publish them, and save the lock in the project.
@@ -238,17 +236,17 @@ def _lock_before(session: Session, cell: Cell) -> Lock | None:
 
 
 def propose_joined(session: Session, as_of: str, before: Lock | None, cell: Cell) -> Proposal:
-    """Propose to join the locks of the cells of an image with several environments, as they are now.
+    """Propose to join the current locks of the cells of an image with several environments.
 
-    `before` is its lock as it was before cells were updated. Raises LockError or IncompatibleError where a lock is
-    missing, stale or edited, and where the locks differ in what lies below the environments.
+    `before` is its lock as it was before cells were updated. Raises LockError or IncompatibleError if a lock is
+    missing, stale or edited, and if the locks have different foundations.
     """
     locks = [current_lock(session, environment.cell) for environment in cell.environments]
-    found = session.find_lock(cell)
-    if isinstance(found, CombinedLock) and not found.moved:
-        return Proposal(cell, as_of, found, found)
-    file = lock.loads_combined(session.lock_text(cell), session.lock_path(cell)) if found else None
-    return Proposal(cell, as_of, before or found, join_locks(session, cell, locks), file=file)
+    combined = session.find_lock(cell)
+    if isinstance(combined, CombinedLock) and not combined.moved:
+        return Proposal(cell, as_of, combined, combined)
+    file = lock.loads_combined(session.lock_text(cell), session.lock_path(cell)) if combined else None
+    return Proposal(cell, as_of, before or combined, join_locks(session, cell, locks), file=file)
 
 
 Bases = dict[tuple[str, str], LockedBase]  # today's, by name and platform: each is resolved once in a run
@@ -289,11 +287,11 @@ def is_published(publisher: Publisher, cells: LockedCells) -> bool:
         return False
     with Client(publisher.session.settings) as client:
         repository = publisher.repository(client, publisher.reference(jobs[0].cell.image))
-        named = (tags.immutable, *(tags.mutable if publisher.options.test else ()))
-        return all(repository.resolve_tag(tag) == expected for tag in named)
+        tag_names = (tags.immutable, *(tags.mutable if publisher.options.test else ()))
+        return all(repository.resolve_tag(tag) == expected for tag in tag_names)
 
 
 def _candidates_directory(session: Session) -> Path:
-    """Return the directory of locks that are not smoke-tested yet: beside the store, one for each project."""
+    """Return the project's directory of locks that are not smoke-tested yet, next to the store."""
     name = hashlib.sha256(str(session.project.resolve()).encode()).hexdigest()[:12]
     return session.settings.store.parent / "nightly" / name
