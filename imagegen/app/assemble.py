@@ -1,4 +1,4 @@
-"""Assemble an image: its compiled wheels, its layers, the audit before there is an image, and the lock's record."""
+"""Assemble an image: compile wheels, make layers, audit, and compare with the lock's record."""
 
 from __future__ import annotations
 
@@ -34,30 +34,32 @@ def ensure_wheels(
     Raises LockError where these changed, and as `source_builds.ensure_wheels`.
     """
     require_unchanged_copies(session, cell, lock)
-    found = parts(cell, lock)
-    if not any(each.builds for _, each in found):
+    environments = parts(cell, lock)
+    if not any(locked.builds for _, locked in environments):
         return lock
     from imagegen.wheels.builds import compile as source_builds  # late, here and below: most locks compile nothing
 
     gpus = tuple(session.matrix.gpus.values())
     locks = [
-        source_builds.ensure_wheels(each, part, gpus, session.context_for(part), engine=engine, builder=builder)
-        for part, each in found
+        source_builds.ensure_wheels(part_lock, part, gpus, session.context_for(part), engine=engine, builder=builder)
+        for part, part_lock in environments
     ]
     return with_locks(lock, locks)
 
 
 def require_wheels(session: Session, cell: Cell, lock: Lock) -> Lock:
-    """Return the lock with its compiled wheels, from the wheelhouses alone.
+    """Return the lock with its compiled wheels, which come only from the wheelhouses.
 
     Raises as `source_builds.require_wheels`.
     """
-    found = parts(cell, lock)
-    if not any(each.builds for _, each in found):
+    environments = parts(cell, lock)
+    if not any(locked.builds for _, locked in environments):
         return lock
     from imagegen.wheels.builds import compile as source_builds
 
-    return with_locks(lock, [source_builds.require_wheels(each, session.context_for(part)) for part, each in found])
+    return with_locks(
+        lock, [source_builds.require_wheels(part_lock, session.context_for(part)) for part, part_lock in environments]
+    )
 
 
 def assemble_image(
@@ -76,8 +78,8 @@ def assemble_image(
     """
     store, progress = session.store, session.progress
     sources = layers.resolve_layers(lock, store, remote)
-    known = remote.layers if remote else {}
-    if unscanned := sum(source.origin is LayerOrigin.BUILD and source.plan.key in known for source in sources):
+    remote_layers = remote.layers if remote else {}
+    if unscanned := sum(source.origin is LayerOrigin.BUILD and source.plan.key in remote_layers for source in sources):
         progress.say(f"note: {counted(unscanned, 'remote layer')} must be built here: wheel scans are missing")
     stack = LayerStack(sources)
     try:
@@ -125,6 +127,6 @@ def audit_lock(session: Session, cell: Cell, lock: Lock, *, audit: bool) -> tupl
     else:
         skipped = f"NOTE: {cell.id} is not audited (--no-audit)."
         notes = [skipped, f"NOTE: `imagegen audit {cell.id}` reports what would not work."]
-    for each in notes:
-        session.progress.say(each)
+    for text in notes:
+        session.progress.say(text)
     return tuple(notes)

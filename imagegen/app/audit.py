@@ -1,4 +1,4 @@
-"""The pre-image audit: what `build`, `publish` and `lock --record` check before there is an image."""
+"""The pre-image audit of `build`, `publish` and `lock --record`."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def is_audited(session: Session, cell: Cell, lock: Lock) -> bool:
 def audit_before_image(
     session: Session, cell: Cell, lock: Lock, scans: Mapping[str, Package] | None = None
 ) -> str | None:
-    """Raise AuditError where the audit of the lock finds errors; return a note on how many warnings there are.
+    """Raise AuditError if the audit of the lock finds errors; return a note with the number of warnings.
 
     The store keeps the result until the lock, the wheels that were compiled for it, the modules that the matrix
     declares, or the audit itself change. `scans` are read already, by distribution. Raises also as
@@ -87,27 +87,27 @@ def audit_before_image(
     """
     store, progress = session.store, session.progress
     key = _audit_key(lock, cell)
-    found = _AUDITS.get(store, key)
-    if found is None:
-        gc.disable()  # what is read of wheels holds no cycles: searching it for some takes a tenth of the audit
+    result = _AUDITS.get(store, key)
+    if result is None:
+        gc.disable()  # data of wheels have no cycles, and searching for cycles takes a tenth of the audit
         try:
             with timed(progress, f"auditing {lock.cell}"):
                 report = audit(subject(lock, cell, session.context_for(cell), scans or {}))
         finally:
             gc.enable()
         errors = [_line(finding) for finding in report.findings if finding.severity is Severity.ERROR]
-        found = _Audited(errors, report.counts[Severity.WARNING], report.as_dict())
-        _AUDITS.put(store, key, found)
-    errors, more = found.errors, f"`imagegen audit {lock.cell}` lists them"
+        result = _Audited(errors, report.counts[Severity.WARNING], report.as_dict())
+        _AUDITS.put(store, key, result)
+    errors, hint = result.errors, f"`imagegen audit {lock.cell}` lists them"
     if errors:
-        rest = [f"and {len(errors) - _SHOWN} more"] if len(errors) > _SHOWN else []
+        omitted = [f"and {len(errors) - _SHOWN} more"] if len(errors) > _SHOWN else []
         raise AuditError(
             f"the audit of {lock.cell} found {counted(len(errors), 'error')}",
             code="audit-failed",
-            why="\n       ".join([*errors[:_SHOWN], *rest]),
-            fix=f"{more}, `imagegen audit --explain ID` explains a finding; `build --no-audit` skips the audit",
+            why="\n       ".join([*errors[:_SHOWN], *omitted]),
+            fix=f"{hint}, `imagegen audit --explain ID` explains a finding; `build --no-audit` skips the audit",
         )
-    return f"the audit found no errors, and {counted(found.warnings, 'warning')}: {more}" if found.warnings else None
+    return f"the audit found no errors, and {counted(result.warnings, 'warning')}: {hint}" if result.warnings else None
 
 
 def refused_keywords(session: Session, subject: Subject) -> Iterator[RefusedKeyword]:
@@ -115,13 +115,17 @@ def refused_keywords(session: Session, subject: Subject) -> Iterator[RefusedKeyw
 
     Only pairs of releases whose wheels were read count. Raises MatrixError.
     """
-    installed = {each.name: public for each in subject.packages if (public := _public(each.version))}
+    installed = {
+        installed_package.name: public
+        for installed_package in subject.packages
+        if (public := _public(installed_package.version))
+    }
     for package in api.names(session.matrix_directories):
-        found = session.api_names(package) if package in installed else None
-        if found is None or not _was_read(found, package, installed):
+        api_names = session.api_names(package) if package in installed else None
+        if api_names is None or not _was_read(api_names, package, installed):
             continue
-        for name in found.names:
-            if name.keyword and _was_read(found, name.provider, installed):
+        for name in api_names.names:
+            if name.keyword and _was_read(api_names, name.provider, installed):
                 passes = any(installed[package] in SpecifierSet(span) for span in name.required_by)
                 if passes and any(installed[name.provider] in SpecifierSet(span) for span in name.lacked_by):
                     newest = name.required_by[-1].rpartition("=")[2]  # the release that path and line are of
@@ -135,7 +139,7 @@ def _was_read(names: PackageNames, package: str, installed: Mapping[str, str]) -
 
 
 def _public(version: str) -> str | None:
-    """Return a version without its label, which makes it another build of the release; None for what is no version."""
+    """Return a version without its label, which names a build of the release; None if it is not a version."""
     try:
         return Version(version).public
     except ValueError:
@@ -143,17 +147,17 @@ def _public(version: str) -> str | None:
 
 
 def audit_report(lock: Lock, cell: Cell, store: Store) -> dict[str, Any] | None:
-    """Return the audit's result as `AuditReport.as_dict` returns it, of several environments as `joined_reports` does;
-    None where the lock was not audited.
+    """Return the audit's result as `AuditReport.as_dict` or, for several environments, `joined_reports` returns it;
+    None if the lock was not audited.
     """
-    audited = [_AUDITS.get(store, _audit_key(each, part)) for part, each in parts(cell, lock)]
-    reports = [each.report for each in audited if each]
+    audited = [_AUDITS.get(store, _audit_key(environment_lock, part)) for part, environment_lock in parts(cell, lock)]
+    reports = [result.report for result in audited if result]
     if len(reports) < len(audited):
         return None
     if not isinstance(lock, CombinedLock):
         return reports[0]
-    named = zip(lock.environments, reports, strict=True)
-    return joined_reports(lock.cell, {each.name: report for each, report in named})
+    pairs = zip(lock.environments, reports, strict=True)
+    return joined_reports(lock.cell, {environment.name: report for environment, report in pairs})
 
 
 def _audit_key(lock: Lock, cell: Cell) -> str:
@@ -167,7 +171,7 @@ def _line(finding: Finding) -> str:
 
 
 def _audit_digest() -> str:
-    """Return a digest of the audit's programs and data: another version of imagegen audits again."""
+    """Return a digest of the audit's programs and data, so that another version of imagegen audits again."""
     digest = hashlib.sha256()
     for package in (imagegen.audit, imagegen.image.inventory):
         root = Path(package.__path__[0])
@@ -186,32 +190,33 @@ _NAMED = 3  # of the directories that are not audited
 
 
 def image_subject(
-    reference: str, gpus: tuple[Gpu, ...], settings: Settings, progress: Progress, *, known: Iterable[Gpu] = ()
+    reference: str, gpus: tuple[Gpu, ...], settings: Settings, progress: Progress, *, known_gpus: Iterable[Gpu] = ()
 ) -> Subject:
     """Return the image of this name in an engine, else in a registry; `oci:DIR` or `oci:DIR@DIGEST` names a layout.
 
-    For an image that imagegen built, its labels give the GPUs (those of `known` that they name, unless there are
-    `gpus`) and the driver.
+    If imagegen built the image, its labels give the driver and, unless `gpus` are given, the GPUs (from `known_gpus`).
 
     Raises UsageError for an image without Python packages, FetchError, EngineError, StoreError.
     """
     with Store(settings.store).temporary_directory("audit") as scratch:
         contents = read_image(reference, scratch, settings, progress)
     tree = LayeredTree()
-    for each in contents.layers:
-        tree.add(each)
-    variables = {name: value for name, equals, value in (each.partition("=") for each in contents.config.env) if equals}
+    for layer_entries in contents.layers:
+        tree.add(layer_entries)
+    variables = {
+        name: value for name, equals, value in (variable.partition("=") for variable in contents.config.env) if equals
+    }
     main = main_environment(tree, variables, reference, progress)
-    found = installed(tree, main)
-    describe(found.editable, progress)
+    installation = installed(tree, main)
+    describe(installation.editable, progress)
     labels = contents.config.labels
     capabilities = labels.get(f"{LABEL}gpu.capabilities", "").split(",")
     return Subject(
         name=reference,
-        packages=found.packages,
+        packages=installation.packages,
         system=system.of(tree, environment=variables, interpreter=main.program),
-        python=main.python or python_of(found.packages),
-        gpus=gpus or tuple(gpu for gpu in known if gpu.capability in capabilities),
+        python=main.python or python_of(installation.packages),
+        gpus=gpus or tuple(gpu for gpu in known_gpus if gpu.capability in capabilities),
         driver=labels.get(f"{LABEL}gpu.driver"),
         cuda=f"{LABEL}gpu.capabilities" in labels if f"{LABEL}cell" in labels else None,
     )
@@ -229,16 +234,16 @@ def main_environment(tree: FileTree, variables: Mapping[str, str], reference: st
             code="usage-no-packages",
             why="nothing in it was installed by pip or its like",
         )
-    found = environment_of_path(tree, variables)
-    if found is None or not set(found.sites) & set(sites):
+    environment = environment_of_path(tree, variables)
+    if environment is None or not set(environment.sites) & set(sites):
         largest = max(sites, key=lambda site: sum(1 for _ in tree.entries(site)))
-        found = environment_of_site(tree, largest)
-        progress.say(f"note: the python on PATH has no packages: {largest} is read")
-    if others := [site for site in sites if site not in found.sites]:
-        more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
-        named = ", ".join(others[:_NAMED]) + more
-        progress.say(f"note: not read, since {found.program or 'its Python'} does not use it: {named}")
-    return found
+        environment = environment_of_site(tree, largest)
+        progress.say(f"note: reading {largest}, because the python on PATH has no packages")
+    if unused_sites := [site for site in sites if site not in environment.sites]:
+        suffix = f" and {len(unused_sites) - _NAMED} more" if len(unused_sites) > _NAMED else ""
+        site_names = ", ".join(unused_sites[:_NAMED]) + suffix
+        progress.say(f"note: not read, since {environment.program or 'its Python'} does not use it: {site_names}")
+    return environment
 
 
 def read_image(reference: str, scratch: Path, settings: Settings, progress: Progress) -> ArchivedImage:
@@ -247,39 +252,39 @@ def read_image(reference: str, scratch: Path, settings: Settings, progress: Prog
     `scratch` is a directory for large files. Raises UsageError, FetchError, EngineError.
     """
     machine = platform.machine()
-    here = Platform("linux", PLATFORMS.get(machine, machine).rpartition("/")[2])
+    machine_platform = Platform("linux", PLATFORMS.get(machine, machine).rpartition("/")[2])
     if reference.startswith(LAYOUT):
-        return _of_layout(reference.removeprefix(LAYOUT), here, scratch)
+        return _of_layout(reference.removeprefix(LAYOUT), machine_platform, scratch)
     from imagegen.run.engine.client import exported  # late: a build into a layout needs no engine
 
     name = registry.parse(reference)
-    with exported(reference, settings) as found:
-        if found is not None:
+    with exported(reference, settings) as archive_stream:
+        if archive_stream is not None:
             progress.say(f"reading {reference} from the engine")
-            stream = ChunkReader(found.pieces)
-            return archive.read(stream, Platform("linux", found.architecture), reference, scratch)
+            stream = ChunkReader(archive_stream.pieces)
+            return archive.read(stream, Platform("linux", archive_stream.architecture), reference, scratch)
     progress.say(f"no engine here has {reference}: asking {name.registry}")
-    return _of_registry(name, here, scratch, settings, progress)
+    return _of_registry(name, machine_platform, scratch, settings, progress)
 
 
 def _of_registry(
-    name: registry.Reference, here: Platform, scratch: Path, settings: Settings, progress: Progress
+    name: registry.Reference, machine_platform: Platform, scratch: Path, settings: Settings, progress: Progress
 ) -> ArchivedImage:
     with Client(settings) as client:
-        image = registry.resolve(name, here, client, settings)
+        image = registry.resolve(name, machine_platform, client, settings)
         repository = registry.Repository(name, client, settings)
         layers: list[list[LayerEntry]] = []
         allowance = Allowance()
-        with progress.meter(f"read {name}", sum(each.size for each in image.layers)) as meter:
-            for each in image.layers:
-                with piped(partial(repository.stream, each.digest, each.size), client.close) as stream:
-                    layers.append(layer(stream, each.digest, f"{name}: {each.digest}", scratch, allowance))
-                meter.advance(each.size)
+        with progress.meter(f"read {name}", sum(descriptor.size for descriptor in image.layers)) as meter:
+            for blob in image.layers:
+                with piped(partial(repository.stream, blob.digest, blob.size), client.close) as stream:
+                    layers.append(layer(stream, blob.digest, f"{name}: {blob.digest}", scratch, allowance))
+                meter.advance(blob.size)
         return ArchivedImage(image.config, tuple(layers))
 
 
-def _of_layout(text: str, here: Platform, scratch: Path) -> ArchivedImage:
-    """DIR or DIR@DIGEST."""
+def _of_layout(text: str, machine_platform: Platform, scratch: Path) -> ArchivedImage:
+    """Read the image of a layout, DIR or DIR@DIGEST."""
     directory, at, digits = text.partition("@sha256:")
     layout, where = Layout(Path(directory)), f"{LAYOUT}{text}"
 
@@ -292,13 +297,13 @@ def _of_layout(text: str, here: Platform, scratch: Path) -> ArchivedImage:
     try:
         index = data.read(layout.root / INDEX_FILE)
         digest = f"sha256:{digits}" if at else None
-        config, found = archive.chosen(index, document, here, where, digest)
+        config, descriptors = archive.chosen(index, document, machine_platform, where, digest)
         layers, allowance = [], Allowance()
-        for each in found:
-            with layout.open(each.digest) as blob:
-                layers.append(layer(blob, each.digest, f"{where}: {each.digest}", scratch, allowance))
+        for descriptor in descriptors:
+            with layout.open(descriptor.digest) as blob:
+                layers.append(layer(blob, descriptor.digest, f"{where}: {descriptor.digest}", scratch, allowance))
     except OSError as error:
         raise FetchError(
-            f"{where} is no OCI layout", code="fetch-not-a-layout", why=f"{error.filename}: {error.strerror}"
+            f"{where} is not an OCI layout", code="fetch-not-a-layout", why=f"{error.filename}: {error.strerror}"
         ) from error
     return ArchivedImage(config, tuple(layers))

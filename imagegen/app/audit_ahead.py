@@ -1,7 +1,7 @@
-"""Audit a lock in a second process while its layers are made: of a build with one changed pin, the audit is a third.
+"""Audit a lock in a second process while its layers are made. The audit is a third of a build with one changed pin.
 
-The result goes to the store, where `audit_before_image` finds it. Whatever ends the process early costs time alone: the
-build then makes the audit itself. Errors that the audit finds are raised by the build.
+The result goes to the store, from which `audit_before_image` reads it. If the process ends early, the build audits the
+lock itself. The build raises the errors that the audit finds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from imagegen.plan.lock.environments import parts
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 
-_SCANNED = 0.9  # of a lock's wheels: with fewer, the memory of an audit would come on top of that of a whole build
+_SCANNED = 0.9  # of a lock's wheels; with fewer, a whole build and an audit would use their memory at the same time
 _STEP = 0.02  # seconds between two looks for scans
 _POLL = 0.005  # seconds between two looks for the end of the process
 _PATIENCE = 120  # seconds; the audit of a large stack takes ten on a busy machine
@@ -37,10 +37,10 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 def audited_ahead(session: Session, cell: Cell, lock: Lock) -> Iterator[None]:
     """Audit the lock during the context, in which its layers are made, and wait for the audit at the end.
 
-    This is done where the store has the scans of nearly all wheels; those of the others come with the layers. An
-    exception in the context ends the audit.
+    It audits only if the store has the scans of nearly all wheels; the other scans come with the layers. An exception
+    in the context ends the audit.
     """
-    audits = [(part, each) for part, each in parts(cell, lock) if _is_near(session, part, each)]
+    audits = [(part, locked) for part, locked in parts(cell, lock) if _is_near(session, part, locked)]
     forked = _fork(session, audits) if audits else None
     if forked is None:
         yield
@@ -63,7 +63,7 @@ def audited_ahead(session: Session, cell: Cell, lock: Lock) -> Iterator[None]:
 def _fork(session: Session, audits: Sequence[tuple[Cell, Lock]]) -> tuple[int, int] | None:
     """Audit the locks in a fork of this process. Return its id and the pipe that is closed when all layers are made.
 
-    None where the system starts no further process.
+    Return None if the system starts no further process.
     """
     try:
         reader, writer = os.pipe()
@@ -107,11 +107,11 @@ def _is_near(session: Session, cell: Cell, lock: Lock) -> bool:
 
 
 def _audit(session: Session, audits: Sequence[tuple[Cell, Lock]], reader: int) -> NoReturn:
-    """Audit the locks in this process, a fork, and end it. Of the parent's threads there is none here."""
+    """Audit the locks in this process, a fork without the parent's threads, and end it."""
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(each, signal.SIG_DFL)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
         gc.freeze()  # pages that the collector does not write stay shared
         session.progress = Quiet()
@@ -124,13 +124,13 @@ def _audit(session: Session, audits: Sequence[tuple[Cell, Lock]], reader: int) -
 
 
 def _scans(session: Session, lock: Lock, reader: int) -> dict[str, Package] | None:
-    """Return the scans of all wheels, by distribution, as layers give them; None where some do not come."""
-    found: dict[str, Package] = {}
+    """Return the scans of all wheels, by distribution, as layers give them; None if some are missing in the end."""
+    scans: dict[str, Package] = {}
     complete = False
     while not complete:
         complete = bool(select.select([reader], [], [], _STEP)[0])
-        unread = [wheel for wheel in lock.wheels if wheel.name not in found]
-        found |= stored_scans(unread, lock.python, session.store)
-        if len(found) == len(lock.wheels):
-            return found
+        unread = [wheel for wheel in lock.wheels if wheel.name not in scans]
+        scans |= stored_scans(unread, lock.python, session.store)
+        if len(scans) == len(lock.wheels):
+            return scans
     return None

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """Options of a build; `scratch_base` locks Debian packages again where the locked ones are gone."""
+    """Options of a build; `scratch_base` locks Debian packages again if the locked ones are gone."""
 
     test: bool = True
     audit: bool = True
@@ -53,8 +53,8 @@ class BuiltImage:
 def build_image(session: Session, cell: Cell, lock: Lock, engine: Engine, options: BuildOptions) -> BuiltImage:
     """Build the lock's image in the engine, smoke-test it, and set its mutable tag when the checks have passed.
 
-    Raises SmokeFailed when a check fails: the image stays under its immutable tag. Raises AuditError before there is
-    an image, ReproducibilityError, and what the steps raise.
+    Raises SmokeFailed if a check fails; the image then keeps its immutable tag. Raises AuditError before there is an
+    image, ReproducibilityError, and the errors of the steps.
     """
     try:
         return _build(session, cell, lock, engine, options)
@@ -72,7 +72,7 @@ def build_layout(
     *,
     compile_wheels: bool,
 ) -> tuple[BuiltImage, ...]:
-    """Build a lock's image as an OCI image layout at `directory`, or those of several platforms with an image index.
+    """Build a lock's image, or the images of several platforms with an index, as an OCI image layout at `directory`.
 
     The layout has the name of the first image. Needs no engine unless wheels are compiled.
     """
@@ -89,20 +89,20 @@ def build_layout(
 
 
 def _build(session: Session, cell: Cell, lock: Lock, engine: Engine, options: BuildOptions) -> BuiltImage:
-    found = _unchanged(session, cell, lock, options)
-    if found and engine.image_digest(found.tags[1]) == found.digest:
-        digest, tags = found.digest, found.tags
-        for note in found.notes:
+    finished = _unchanged(session, cell, lock, options)
+    if finished and engine.image_digest(finished.tags[1]) == finished.digest:
+        digest, tags = finished.digest, finished.tags
+        for note in finished.notes:
             session.progress.say(note)
     else:
-        from imagegen.app import assemble  # late, here and below: an unchanged build needs nothing of what builds
+        from imagegen.app import assemble  # late, here and below: an unchanged build needs no builders
         from imagegen.image import layers
 
         lock = assemble.ensure_wheels(session, cell, lock, engine=engine, builder=options.builder)
         tags = local_tags(lock)
-        known = layers.built_digest(lock, session.store)
-        if known and engine.image_digest(tags[1]) == known:
-            digest = known
+        built = layers.built_digest(lock, session.store)
+        if built and engine.image_digest(tags[1]) == built:
+            digest = built
             notes = assemble.audit_lock(session, cell, lock, audit=options.audit)  # it may have been built without
             if options.audit:
                 keep_finished(session, cell, lock, FinishedBuild(digest, tags, notes))
@@ -122,13 +122,13 @@ def _assemble_for_layout(
     """Return the manifest of the lock's image in the store, or of a scratch lock's where the options ask for one; and
     its mutable tag.
     """
-    found = _unchanged(session, cell, lock, options)
-    if found and (manifest := images.find_whole(session.store, found.digest)):
-        for note in found.notes:
+    finished = _unchanged(session, cell, lock, options)
+    if finished and (manifest := images.find_whole(session.store, finished.digest)):
+        for note in finished.notes:
             session.progress.say(note)
         if images.images(session.store).get(lock.cell) != manifest.digest:
             images.keep(session.store, lock.cell, manifest.digest, manifest.size)
-        return manifest, found.tags[0]
+        return manifest, finished.tags[0]
     from imagegen.app import assemble
 
     try:

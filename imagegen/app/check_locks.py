@@ -1,4 +1,4 @@
-"""Check locks that exist, without what resolving and building import."""
+"""Check locks that exist, without the imports of resolving and building."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class LockedImage:
 
 
 def check_locks(session: Session, cells: Sequence[Cell]) -> list[LockedImage]:
-    """Return the locks of all of the cells that have one; the cells without are reported.
+    """Return the locks of the cells that have one, and report the cells without.
 
-    Raises LockError or IncompatibleError where one is stale or edited or breaks a rule, after all were checked, and
-    where none exists.
+    Raises LockError or IncompatibleError, after all were checked, if a lock is stale or edited or breaks a rule, or if
+    no lock exists.
     """
-    locked = [each for each in cells if session.has_lock(each)]
+    locked = [candidate for candidate in cells if session.has_lock(candidate)]
     fresh: list[LockedImage] = []
     errors: ErrorList[LockError | IncompatibleError] = ErrorList()
     for cell in locked or cells[:1]:
@@ -41,7 +41,9 @@ def check_locks(session: Session, cells: Sequence[Cell]) -> list[LockedImage]:
         except (LockError, IncompatibleError) as error:
             errors.append(error)
     if locked and len(locked) < len(cells):
-        session.progress.say(f"without a lock: {', '.join(each.id for each in cells if each not in locked)}")
+        session.progress.say(
+            f"without a lock: {', '.join(candidate.id for candidate in cells if candidate not in locked)}"
+        )
     if len(errors) > 1:
         raise LockErrors(errors)
     if errors:
@@ -51,28 +53,30 @@ def check_locks(session: Session, cells: Sequence[Cell]) -> list[LockedImage]:
 
 def current_lock(session: Session, cell: Cell) -> Lock:
     """Return the cell's lock. Raises LockError or IncompatibleError where it is missing, stale or edited."""
-    found = session.fresh_lock(cell)
-    require_unchanged_sources(session, found, cell)
-    return found
+    locked = session.fresh_lock(cell)
+    require_unchanged_sources(session, locked, cell)
+    return locked
 
 
 def require_unchanged_sources(session: Session, locked: Lock, cell: Cell) -> None:
     """Raise LockError if sources on this disk changed, which no input of the lock covers."""
     require_unchanged_copies(session, cell, locked)
-    for part, found in parts(cell, locked):
-        if local := [build for build in found.builds if build.source.index == LOCAL]:  # else no store is needed
+    for part, environment_lock in parts(cell, locked):
+        if local := [
+            build for build in environment_lock.builds if build.source.index == LOCAL
+        ]:  # else no store is needed
             lock.require_unchanged(local, part.recipes, session.store)
 
 
 def require_unchanged_copies(session: Session, cell: Cell, locked: Lock) -> None:
-    """Raise LockError where copied files or patches are not those of the lock; else their contents are in the store."""
-    for part, found in parts(cell, locked):
-        _require_unchanged_copies(session, part, found)
+    """Raise LockError if copied files or patches differ from the lock's; else their contents are in the store."""
+    for part, environment_lock in parts(cell, locked):
+        _require_unchanged_copies(session, part, environment_lock)
 
 
 def _require_unchanged_copies(session: Session, cell: Cell, locked: Lock) -> None:
     if locked.copies:  # else no store is needed
-        from imagegen.wheels.resolve import copies  # late: it imports the writers of layers
+        from imagegen.wheels.resolve import copies  # late, because it imports the writers of layers
 
         copies.require_unchanged(locked, cell, session.store, str(session.lock_path(cell)))
     if any(wheel.patches for wheel in locked.wheels):

@@ -1,4 +1,4 @@
-"""The chooser of a report: the GPUs, engines and versions by which users choose an image. Pure."""
+"""The chooser of a report, with the GPUs, engines and versions by which users choose an image. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}  # package -> name of the infere
 
 @dataclass(frozen=True)
 class ChooserValues:
-    """The values of the chooser's fields: those of an image, or all that it offers."""
+    """The values of the chooser's fields, of one image or of all images."""
 
     gpu: tuple[str, ...]  # "H100"
     engine: tuple[str, ...]  # "vLLM"
@@ -25,7 +25,7 @@ class ChooserValues:
 
 
 def values_of(cell: Cell, packages: Collection[str]) -> ChooserValues:
-    """Return what an image with these packages has."""
+    """Return the values of an image with these packages."""
     return ChooserValues(
         gpu=launch.gpu_products(cell) or (_NO_GPU,),
         engine=engines(packages),
@@ -35,7 +35,7 @@ def values_of(cell: Cell, packages: Collection[str]) -> ChooserValues:
 
 
 def offered(images: Sequence[ChooserValues]) -> ChooserValues:
-    """Return what the chooser offers: GPUs and engines in the order of the images, versions with the newest first."""
+    """Return the choices: GPUs and engines in the order of the images, versions with the newest first."""
     versions = [
         sorted({value for image in images for value in getattr(image, name)}, key=version_key, reverse=True)
         for name in ("cuda", "python")

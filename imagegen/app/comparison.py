@@ -41,7 +41,7 @@ from imagegen.wheels.throttle import BuildJob
 
 
 def comparison_facts(session: Session) -> ComparisonFacts:
-    """Return what the project's matrices and this store say about packages and builds."""
+    """Return the facts of the project's matrices and of this store about packages and builds."""
 
     def requires(name: str, version: str) -> Sequence[str] | None:
         package = metadata.load(session.matrix_directories, name)
@@ -56,7 +56,7 @@ def comparison_facts(session: Session) -> ComparisonFacts:
     return ComparisonFacts(requires, job, lambda build: wheelhouse.known(session.store, build.key) is not None)
 
 
-# Shared by the commands that compare: the project's cells, locks, costs and trusted signers.
+# The project's cells, locks, costs and trusted signers, for all commands that compare.
 
 NO_SIGNER = "no signer that the project names"
 
@@ -65,35 +65,38 @@ def side_sources(session: Session, client: Client) -> SideSources:
     """Return the places in which references are resolved."""
 
     def cell(word: str) -> str | None:
-        found = _selected(session, word)
-        if len(found) > 1:
+        cells = _selected(session, word)
+        if len(cells) > 1:
             raise UsageError(
                 f"{word} are several cells",
                 code="usage-several-cells",
-                fix=f"name one of them: {', '.join(each.id for each in found)}",
+                fix=f"name one of them: {', '.join(candidate.id for candidate in cells)}",
             )
-        return found[0].id if found else None
+        return cells[0].id if cells else None
 
     def locked(name: str) -> tuple[Lock | None, Path]:
-        found = session.matrix.select_one(name)
-        return session.find_lock(found), session.lock_path(found)
+        selected = session.matrix.select_one(name)
+        return session.find_lock(selected), session.lock_path(selected)
 
     def documents(source: ImageLocation, digest: str, kind: Kind) -> list[bytes]:
         """Return the attached documents of one kind; those that a trusted signer attests come first."""
         documents = read_attachments(source, digest, project).result.documents
-        found = [document for document in documents if document.document.kind is kind]
-        return [each.document.content for each in sorted(found, key=lambda each: each.signer is None)]
+        matching = [document for document in documents if document.document.kind is kind]
+        return [
+            attachment.document.content
+            for attachment in sorted(matching, key=lambda attachment: attachment.signer is None)
+        ]
 
     def attached(source: ImageLocation, digest: str) -> bytes | None:
         return next(iter(documents(source, digest, LOCK)), None)
 
     def fingerprints(source: ImageLocation, digest: str) -> tuple[Fingerprint, ...]:
-        found: dict[str, Fingerprint] = {}
+        by_device: dict[str, Fingerprint] = {}
         for content in documents(source, digest, NUMERICS):
             with suppress(ValueError):  # `verify` reports it
-                for each in numerics.attached(parse_json(content), digest):
-                    found.setdefault(each.device, each)
-        return tuple(found.values())
+                for device_fingerprint in numerics.attached(parse_json(content), digest):
+                    by_device.setdefault(device_fingerprint.device, device_fingerprint)
+        return tuple(by_device.values())
 
     project = projects.load(session.project)
     everywhere = (session.project, session.settings, session.store, client)
@@ -119,49 +122,49 @@ def verify_image(
 ) -> Verified:
     """Verify the image under a tag or digest that `client` reads in `source`: its bytes, then its attachments.
 
-    Of an index, verify the image of each platform, then that the index is one of these. Without `layers` their bytes
-    are not checked. `no_signer` is the subject of a verdict without a trusted signature. Raises UnavailableError, and
-    NotFoundError where there is no image.
+    If it is an index, verify the image of each platform, then the index. Without `layers` the bytes of layers are not
+    checked. `no_signer` is the subject of a verdict without a trusted signature. Raises UnavailableError, and
+    NotFoundError if there is no image.
     """
     demands = demands or VerificationOptions()
 
-    def verify(found: ReadImage | None, steps: list[StepResult], demands: VerificationOptions) -> Verified:
-        if found is None:
+    def verify(resolved: ReadImage | None, steps: list[StepResult], demands: VerificationOptions) -> Verified:
+        if resolved is None:
             return Verified(ImageVerdict(reference, None, tuple(steps)), None, None)
         if layers:
-            steps += contents.layer_steps(found, source, client, progress)
+            steps += contents.layer_steps(resolved, source, client, progress)
         else:
             steps.append(StepResult("layers", StepStatus.UNCHECKED, "they were left out"))
-        attached = read_attachments(source, found.digest, project, no_signer)
-        lock, signer, more = verify_attachments(found, attached, demands)
-        return Verified(ImageVerdict(reference, found.digest, (*steps, *more)), found, lock, signer)
+        attached = read_attachments(source, resolved.digest, project, no_signer)
+        lock, signer, attachment_steps = verify_attachments(resolved, attached, demands)
+        return Verified(ImageVerdict(reference, resolved.digest, (*steps, *attachment_steps)), resolved, lock, signer)
 
-    found, steps = contents.found_at(source, requested, reference)
-    if not isinstance(found, ReadIndex):
-        return verify(found, steps, demands)
+    resolved, steps = contents.found_at(source, requested, reference)
+    if not isinstance(resolved, ReadIndex):
+        return verify(resolved, steps, demands)
     images: dict[str, Verified] = {}
-    for platform, manifest in found.images.items():
+    for platform, manifest in resolved.images.items():
         image = contents.image_at(source, manifest, reference, platform)
         images[platform] = verify(*image, VerificationOptions(signature=demands.signature))
-    attached = read_attachments(source, found.digest, project, no_signer)
-    steps += verify_index({platform: each.lock for platform, each in images.items()}, attached, demands)
-    verdicts = {platform: each.verdict for platform, each in images.items()}
-    return Verified(ImageVerdict(reference, found.digest, tuple(steps), verdicts), None, None, platforms=images)
+    attached = read_attachments(source, resolved.digest, project, no_signer)
+    steps += verify_index({platform: verified.lock for platform, verified in images.items()}, attached, demands)
+    verdicts = {platform: result.verdict for platform, result in images.items()}
+    return Verified(ImageVerdict(reference, resolved.digest, tuple(steps), verdicts), None, None, platforms=images)
 
 
 def read_attachments(source: ImageLocation, digest: str, project: Project, no_signer: str = NO_SIGNER) -> Attachments:
     """Read and verify the attachments of the image with a digest."""
     trust = Trust(project)
     repository = cast("Repository", source)  # a layout answers as one
-    there = gather(repository, digest, trust)
-    return Attachments(repository.referrers(digest), repository.artifact, there, trust.has_signers, no_signer)
+    gathered = gather(repository, digest, trust)
+    return Attachments(repository.referrers(digest), repository.artifact, gathered, trust.has_signers, no_signer)
 
 
 def _selected(session: Session, word: str) -> Sequence[Cell]:
     if set(word) & set(":/@") or not word:
         return ()
     try:
-        found = session.matrix.select(word)
+        cells = session.matrix.select(word)
     except UsageError:
         return ()
-    return found
+    return cells

@@ -23,7 +23,7 @@ VerdictName = Literal["no known conflict", "conflict", "not judged"]
 
 @dataclass(frozen=True)
 class CellHistory:
-    """The history of a cell's lock. `downloads` are of its lock of today: what it is, and its file name."""
+    """The history of a cell's lock. `downloads` of its current lock are titles with file names."""
 
     cell: str
     history: History
@@ -32,7 +32,7 @@ class CellHistory:
 
 @dataclass(frozen=True)
 class VerdictView:
-    """The verdict of today's rules on a lock. `rules` refuse it or warn of it, `text` is the reason."""
+    """The verdict of today's rules on a lock. `rules` reject it or warn of it, `text` is the reason."""
 
     name: VerdictName
     rules: tuple[str, ...]
@@ -50,7 +50,7 @@ class VerdictView:
 class PointView:
     """A lock in a chart: `x` in percent of its width, `y` in pixels from its top, None without a size.
 
-    `growth` is in bytes, from the lock before. `href` leads to the page of its difference, beside those of cells.
+    `growth` is in bytes, from the lock before. `href` is the address of the page of its difference.
     """
 
     x: float
@@ -103,10 +103,10 @@ def href(cell: str, change: LockChange) -> str | None:
 
 def render(histories: Sequence[CellHistory], environment: Environment) -> dict[str, str]:
     """Return the text of the pages by path: each difference, and the index of all."""
-    found = [page for history in histories for page in pages(history)]
+    all_pages = [page for history in histories for page in pages(history)]
     template = environment.get_template("difference.html.j2")
-    texts = {page.href: template.render(page=page, top="../") for page in found}
-    newest = sorted(found, key=lambda page: page.change.date, reverse=True)
+    texts = {page.href: template.render(page=page, top="../") for page in all_pages}
+    newest = sorted(all_pages, key=lambda page: page.change.date, reverse=True)
     missing = {history.cell: history.history.missing for history in histories if history.history.missing}
     index = environment.get_template("differences.html.j2")
     return texts | {INDEX: index.render(pages=newest, missing=missing, top="")}
@@ -137,25 +137,25 @@ def _page(
     later: tuple[str, str] | None,
     downloads: tuple[tuple[str, str], ...],
 ) -> DifferencePage:
-    found = step.difference
-    packages = found.packages if found else ()
+    tables = step.difference
+    packages = tables.packages if tables else ()
     return DifferencePage(
         cell=of.cell,
         href=f"{_FOLDER}/{of.cell}-{step.page}.html",
         title=_title(step),
         change=step,
-        before=verdict_of(found.before) if found else None,
+        before=verdict_of(tables.before) if tables else None,
         after=verdict_of(step.lock) if step.lock else None,
-        growth=_growth(found.before if found else None, step.lock),
+        growth=_growth(tables.before if tables else None, step.lock),
         moved=tuple(package for package in packages if package.before is not None and package.after is not None),
         added=tuple(package for package in packages if package.before is None),
         removed=tuple(package for package in packages if package.after is None),
-        others=found.others if found else (),
-        command=_command(of.cell, found.since, step.commit) if found else "",
+        others=tables.others if tables else (),
+        command=_command(of.cell, tables.since, step.commit) if tables else "",
         earlier=earlier,
         later=later,
         downloads=downloads,
-        missing="" if found else of.history.missing or "this imagegen does not read the format of the lock before",
+        missing="" if tables else of.history.missing or "this imagegen does not read the format of the lock before",
     )
 
 
@@ -210,7 +210,7 @@ def chart(cell: str, history: History) -> Chart | None:
         )
         before = lock
     drawn = [(point.x, point.y) for point in points if point.y is not None]
-    lines = tuple((*one, *other) for one, other in itertools.pairwise(drawn))
+    lines = tuple((*start, *other) for start, other in itertools.pairwise(drawn))
     return Chart(tuple(points), lines, low, high)
 
 
@@ -229,5 +229,5 @@ def signed(growth: int | None) -> str:
 
 def size_in_words(size: int | None, unsized: int = 0) -> str:
     """Return a sum of wheels: "8.20 GB, and 2 of unknown size"."""
-    known = "not known" if size is None else human(size)
-    return f"{known}, and {unsized} of unknown size" if unsized else known
+    size_text = "not known" if size is None else human(size)
+    return f"{size_text}, and {unsized} of unknown size" if unsized else size_text

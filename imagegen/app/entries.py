@@ -1,4 +1,4 @@
-"""Entries that a command writes below matrices/: one image each, tried before it is written, and never another one's.
+"""Write entries below matrices/. Each has one image, is tried before it is written, and replaces no other image.
 
 `lock_changed` writes an image with changes as an entry that extends it, together with its first lock.
 """
@@ -29,7 +29,7 @@ from imagegen.wheels.resolve.options import LockOptions
 def entry_path(session: Session, name: str, mark: str) -> Path:
     """Return the path of the file that holds the image `name`: a new one, or one that begins with `mark`.
 
-    Raises UsageError for a name that is malformed, or that of another image.
+    Raises UsageError for a name that is malformed or that another image has.
     """
     try:
         TypeAdapter(t.Name).validate_python(name)
@@ -37,10 +37,10 @@ def entry_path(session: Session, name: str, mark: str) -> Path:
         fix = "lower-case letters and digits, with - and . between them, as in my-rl"
         raise UsageError(f'"{name}" cannot name an image', code="usage-name-invalid", fix=fix) from error
     path = session.project / "matrices" / f"{name}.yaml"
-    there = path.exists()
-    is_ours = there and data.read(path).decode(errors="replace").startswith(mark)
-    if not is_ours and (there or name in session.matrix.defaults):
-        why = f"this command did not write {path}" if there else "a file of the matrix defines it"
+    exists = path.exists()
+    is_ours = exists and data.read(path).decode(errors="replace").startswith(mark)
+    if not is_ours and (exists or name in session.matrix.defaults):
+        why = f"this command did not write {path}" if exists else "a file of the matrix defines it"
         raise UsageError(f'"{name}" is an image already', code="usage-name-taken", why=why)
     return path
 
@@ -56,7 +56,7 @@ def trial(session: Session, path: Path, text: str) -> Iterator[Session]:
 
 
 def write_entry(path: Path, text: str) -> None:
-    """Write the file. Raises UsageError where it cannot be written; then it is as it was."""
+    """Write the file. Raises UsageError if it cannot be written; then it is unchanged."""
     try:
         path.parent.mkdir(exist_ok=True)
         data.write(path, text.encode())
@@ -98,7 +98,7 @@ def lock_changed(
             raise UsageError(
                 f"the changes do not fit {parent.image}",
                 code="usage-changes-invalid",
-                why="; ".join(each.what for each in error.errors),
+                why="; ".join(matrix_error.what for matrix_error in error.errors),
                 fix=error.errors[0].fix,
             ) from error
         lock_path = session.lock_path(cell)
@@ -121,22 +121,22 @@ def _text(name: str, entry: dict[str, Any]) -> str:
 
 
 def _entry(session: Session, parent: Cell, changes: Changes) -> dict[str, Any]:
-    """The entry of the changed image. A parent that is not the default cell of its image gives its axes."""
+    """Return the entry of the changed image. It has the parent's axes unless the parent is the default cell."""
     default = session.matrix.select_one(parent.image)
     axes = {axis: [value] for axis, value in parent.axes.items() if value != default.axes[axis]}
     components = dict(_components(session, parent, changes))
     reason = f"Added to {parent.image} with `imagegen lock --package`."
-    parts = {
+    fields = {
         "axes": axes,
         "components": components,
         "packages": dict.fromkeys(changes.packages, reason),
         "without": list(changes.removals),
     }
-    return {"extends": parent.image, **{key: value for key, value in parts.items() if value}}
+    return {"extends": parent.image, **{key: value for key, value in fields.items() if value}}
 
 
 def _components(session: Session, parent: Cell, changes: Changes) -> Iterator[tuple[str, dict[str, Any]]]:
-    names = {each.package: name for name, each in session.matrix.components.items()}
+    names = {component.package: name for name, component in session.matrix.components.items()}
     before = {requirement.component.package: requirement for requirement in parent.requirements}
     for option, text in (
         *(("--set", pin) for pin in changes.pins),
@@ -148,8 +148,8 @@ def _components(session: Session, parent: Cell, changes: Changes) -> Iterator[tu
             raise UsageError(f"{option}: {error}", code="usage-changes-invalid") from error
         if required.url or required.marker or (option == "--set" and not required.specifier):
             fix = "as in vllm==0.26.0; a package without a version is added with --add"
-            what = f"{option} takes a name and a version, not {text!r}"
-            raise UsageError(what, code="usage-changes-invalid", fix=fix)
+            message = f"{option} takes a name and a version, not {text!r}"
+            raise UsageError(message, code="usage-changes-invalid", fix=fix)
         package = canonicalize_name(required.name)
         old = before.get(package)
         use: dict[str, Any] = {"version": str(required.specifier)} if required.specifier else {}

@@ -1,4 +1,4 @@
-"""Finished builds: the images that locks gave, so that an unchanged build needs nothing of what builds and audits."""
+"""Record the images of finished builds, so that an unchanged build needs no build steps and no audit."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from imagegen.plan.matrix.model import Cell
 
 @dataclass(frozen=True)
 class FinishedBuild:
-    """An image that this store built of a lock, and that passed the audit and the comparison with the lock's record.
+    """An image that this store built from a lock, and that passed the audit and the comparison with the record.
 
-    `tags` are as of `local_tags`; `notes` is what the audit and the comparison printed.
+    `tags` are as `local_tags` returns them; `notes` are the messages of the audit and the comparison.
     """
 
     digest: str
@@ -25,19 +25,20 @@ class FinishedBuild:
 
 
 def find_finished(session: Session, cell: Cell, lock: Lock) -> FinishedBuild | None:
-    """Return the build of the lock; None where the lock, the matrix or the code is another. The image may be gone."""
-    found: FinishedBuild | None = session.compiled.find("build", *_inputs(session, cell, lock))
-    return found
+    """Return the build of the lock; None if the lock, the matrix or the code changed. The image may be gone."""
+    finished: FinishedBuild | None = session.compiled.find("build", *_inputs(session, cell, lock))
+    return finished
 
 
 def keep_finished(session: Session, cell: Cell, lock: Lock, finished: FinishedBuild) -> None:
-    """Record the build of a lock; of one that was not read from its file, or has source builds, none is kept."""
+    """Record the build of a lock, unless the lock was not read from its file or has source builds."""
     session.compiled.keep("build", *_inputs(session, cell, lock), finished)
 
 
 def _inputs(session: Session, cell: Cell, lock: Lock) -> tuple[str, tuple[str | None, ...]]:
-    """Return the subject of the kept build, and all that decides image and audit: None among it where that is not
-    known. Builds of earlier inputs are kept too: a user may come back to them.
+    """Return the subject of the kept build, and the inputs of image and audit; an input is None if it is not known.
+
+    Builds of earlier inputs are kept too, because a user may return to them.
     """
     compiles = any(environment.lock.builds for environment in environments(lock))
     inputs = None if compiles else session.digest_of_inputs(lock, cell)
@@ -45,7 +46,7 @@ def _inputs(session: Session, cell: Cell, lock: Lock) -> tuple[str, tuple[str | 
 
 
 def _codec() -> str:
-    """Return the identity of the package that compresses layers, by time and size of its file: it is not imported."""
-    found = importlib.util.find_spec("zstandard")
-    status = os.stat(found.origin) if found and found.origin else None
+    """Return the identity of the package that compresses layers: time and size of its file, without importing it."""
+    spec = importlib.util.find_spec("zstandard")
+    status = os.stat(spec.origin) if spec and spec.origin else None
     return f"{status.st_mtime_ns}.{status.st_size}" if status else ""

@@ -1,4 +1,4 @@
-"""An image as the source of an entry: what pip and dpkg have in it, its variables and its entry point."""
+"""Make an entry from an image: its packages of pip and dpkg, its variables and its entry point."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from imagegen.plan.projects import entry
 from imagegen.plan.projects.model import COMMIT, OWN_PACKAGE, Omission, PackagePin, Recovered, malformed
 from imagegen.plan.projects.names import describes_base
 
-_OWN_VARIABLES = frozenset({"LANG", "PATH", "VIRTUAL_ENV", *(each.name for each in ENV)})  # of every image here
-_SHELLS = frozenset({("/bin/bash",), ("bash",), ("/bin/sh",), ("sh",), ("python3",)})  # commands that say nothing
+_OWN_VARIABLES = frozenset({"LANG", "PATH", "VIRTUAL_ENV", *(variable.name for variable in ENV)})  # of every image here
+_SHELLS = frozenset({("/bin/bash",), ("bash",), ("/bin/sh",), ("sh",), ("python3",)})  # default commands of bases
 _PATHS = frozenset({"CUDA_HOME", "LD_LIBRARY_PATH", "LIBRARY_PATH", "PYTHONPATH"})
-_FILES = frozenset({".txt", ".in", ".toml", ".lock", ".yml", ".yaml", ".dockerfile"})  # of files that are not there
+_FILES = frozenset({".txt", ".in", ".toml", ".lock", ".yml", ".yaml", ".dockerfile"})  # of missing files
 _NAMED = 5
 _MOST_VARIABLES = 1000  # of an image
 _COPY = "copy it into the project, and name it under `files` and `config`"
@@ -66,26 +66,30 @@ def import_image(session: Session, reference: str, name: str | None, cuda: str =
     """
     if name is None:
         raise UsageError("the image needs a name", code="usage-name-missing", fix="add --name IMAGE")
-    entry_path(session, name, entry.MARK)  # reads the matrix: what is wrong there is cheaper to find than an image
+    entry_path(session, name, entry.MARK)  # reads the matrix first: cheaper than reading an image
     with session.store.temporary_directory("import") as scratch:
         contents = _read(session, reference, scratch)
     tree = LayeredTree()
     for layer in contents.layers:
         tree.add(layer)
     source = Path(reference).name if Path(reference).exists() else redact(reference)
-    place = Location(source)
-    variables = {key: value for key, equals, value in (each.partition("=") for each in contents.config.env) if equals}
+    location = Location(source)
+    variables = {
+        key: value for key, equals, value in (variable.partition("=") for variable in contents.config.env) if equals
+    }
     if len(variables) > _MOST_VARIABLES:
-        raise malformed(f"the image sets {len(variables):,} variables", place, f"at most {_MOST_VARIABLES:,} are read")
+        raise malformed(
+            f"the image sets {len(variables):,} variables", location, f"at most {_MOST_VARIABLES:,} are read"
+        )
     main = main_environment(tree, variables, reference, session.progress)
     asked = [(f"=={main.python}.*", source)] if main.python else []
-    python = choose_python(session, asked, place)
-    found = _recovered(contents, distributions(tree, main), variables, place)
-    base = entry.platform(found, python, known_facts(session), cuda_value=cuda).base
-    found = _with_system(
-        found, tree, next(cell.base for cell in session.matrix.all_cells if cell.base.name == base), place
+    python = choose_python(session, asked, location)
+    recovered = _recovered(contents, distributions(tree, main), variables, location)
+    base = entry.platform(recovered, python, known_facts(session), cuda_value=cuda).base
+    recovered = _with_system(
+        recovered, tree, next(cell.base for cell in session.matrix.all_cells if cell.base.name == base), location
     )
-    return write_imported(session, name, found, python, source, place, cuda=cuda)
+    return write_imported(session, name, recovered, python, source, location, cuda=cuda)
 
 
 def _read(session: Session, reference: str, scratch: Path) -> ArchivedImage:
@@ -95,10 +99,10 @@ def _read(session: Session, reference: str, scratch: Path) -> ArchivedImage:
     if not path.is_file():
         return read_image(reference, scratch, session.settings, session.progress)
     machine = platform.machine()
-    here = Platform("linux", PLATFORMS.get(machine, machine).rpartition("/")[2])
+    machine_platform = Platform("linux", PLATFORMS.get(machine, machine).rpartition("/")[2])
     try:
         with path.open("rb") as stream:
-            return archive.read(stream, here, reference, scratch)
+            return archive.read(stream, machine_platform, reference, scratch)
     except OSError as error:
         raise FetchError(f"{path} cannot be read", code="fetch-not-an-image", why=error.strerror) from error
 
@@ -107,94 +111,102 @@ def _recovered(
     contents: ArchivedImage,
     installed: tuple[InstalledDistribution, ...],
     variables: dict[str, str],
-    place: Location,
+    location: Location,
 ) -> Recovered:
     omissions = []
     pins = []
-    for each in installed:
-        omission = _unnamed(each, place)
+    for distribution in installed:
+        omission = _unnamed(distribution, location)
         if omission is None or not omission.is_package:
-            pins.append(PackagePin(each.name, f"=={each.version}", (place,)))
+            pins.append(PackagePin(distribution.name, f"=={distribution.version}", (location,)))
         omissions += [omission] if omission else []
-    config, more = _config(contents, place)
+    config, config_omissions = _config(contents, location)
     env: dict[str, tuple[str, Location]] = {}
     for key, value in variables.items():
         if key in _OWN_VARIABLES or describes_base(key):
             continue
         if why := _why_no_variable(key, value):
-            more.append(Omission(place, f"the variable {key}", why, "add it to `env` with the value of your image"))
+            config_omissions.append(
+                Omission(location, f"the variable {key}", why, "add it to `env` with the value of your image")
+            )
         else:
-            env[key] = value, place
+            env[key] = value, location
     cuda = re.match(r"\d+\.\d+", variables.get("CUDA_VERSION", ""))
     return Recovered(
         tuple(pins),
-        (*omissions, *more),
-        cuda=(cuda[0], place) if cuda else None,
+        (*omissions, *config_omissions),
+        cuda=(cuda[0], location) if cuda else None,
         env=env,
         config=config,
     )
 
 
-def _with_system(found: Recovered, tree: FileTree, base: Base, place: Location) -> Recovered:
-    """Return the contents with the Debian packages that were asked for and the base lacks."""
-    debs, omissions = requested_debs(tree, base.packages), list(found.omissions)
+def _with_system(recovered: Recovered, tree: FileTree, base: Base, location: Location) -> Recovered:
+    """Return the contents with the requested Debian packages that the base lacks."""
+    debs, omissions = requested_debs(tree, base.packages), list(recovered.omissions)
     if debs.nvidia:
-        what = f"{counted(len(debs.nvidia), 'Debian package')} of NVIDIA: {', '.join(debs.nvidia[:_NAMED])}"
-        omissions.append(Omission(place, what, "wheels bring CUDA", "name as a component what no wheel brings"))
+        package_names = f"{counted(len(debs.nvidia), 'Debian package')} of NVIDIA: {', '.join(debs.nvidia[:_NAMED])}"
+        omissions.append(
+            Omission(location, package_names, "wheels bring CUDA", "name libraries that no wheel brings as components")
+        )
     release = system.release(tree)
     if release and f"{release.id}{release.version}" != BASE_SYSTEM:
         why = f"the base is {base.name}, whose packages have other versions, and sometimes other names"
-        omissions.append(Omission(place, f"the system {release.id} {release.version}", why, "check `packages`"))
-    return replace(found, debian=dict.fromkeys(debs.names, place), omissions=tuple(omissions))
+        omissions.append(Omission(location, f"the system {release.id} {release.version}", why, "check `packages`"))
+    return replace(recovered, debian=dict.fromkeys(debs.names, location), omissions=tuple(omissions))
 
 
-def _unnamed(each: InstalledDistribution, place: Location) -> Omission | None:
-    """Return why a pin does not name a distribution, or names it by less than what was installed; else None."""
-    what = f"{each.name} {each.version}"
+def _unnamed(distribution: InstalledDistribution, location: Location) -> Omission | None:
+    """Return the reason if a pin cannot name the distribution, or not all of what was installed; else None."""
+    release_name = f"{distribution.name} {distribution.version}"
     try:
-        Version(each.version)
+        Version(distribution.version)
     except ValueError:
-        return Omission(place, what, f"{each.path} gives no version", OWN_PACKAGE, is_package=True)
-    url = redact(str(each.direct_url.get("url", "")))
-    if commit := each.direct_url.get("vcs_info"):
-        why = f"it was installed of {url} at {commit.get('commit_id') if isinstance(commit, dict) else 'a commit'}"
-        return Omission(place, what, why, COMMIT, is_package=True)
-    if "dir_info" in each.direct_url or url.startswith("file:"):
+        return Omission(location, release_name, f"{distribution.path} gives no version", OWN_PACKAGE, is_package=True)
+    url = redact(str(distribution.direct_url.get("url", "")))
+    if commit := distribution.direct_url.get("vcs_info"):
+        why = f"it was installed from {url} at {commit.get('commit_id') if isinstance(commit, dict) else 'a commit'}"
+        return Omission(location, release_name, why, COMMIT, is_package=True)
+    if "dir_info" in distribution.direct_url or url.startswith("file:"):
         return Omission(
-            place, what, f"it was installed of {url}, which is no part of the image", OWN_PACKAGE, is_package=True
+            location,
+            release_name,
+            f"it was installed from {url}, which is not part of the image",
+            OWN_PACKAGE,
+            is_package=True,
         )
-    if not (each.installer and each.is_recorded):
-        why = f"{each.path} has no INSTALLER or no RECORD: no installer of Python packages brought it"
-        return Omission(place, what, why, OWN_PACKAGE, is_package=True)
+    if not (distribution.installer and distribution.is_recorded):
+        why = f"{distribution.path} has no INSTALLER or no RECORD: no installer of Python packages brought it"
+        return Omission(location, release_name, why, OWN_PACKAGE, is_package=True)
     if url:
         why = "an entry pins the release, so the lock takes the file of the index or of the wheel finder"
-        return Omission(place, f"the address {url} of {what}", why, "name it with `url:` and `sha256:`")
+        return Omission(location, f"the address {url} of {release_name}", why, "name it with `url:` and `sha256:`")
     return None
 
 
 def _config(
-    contents: ArchivedImage, place: Location
+    contents: ArchivedImage, location: Location
 ) -> tuple[dict[ConfigName, tuple[tuple[str, ...], Location]], list[Omission]]:
-    """Return the fields of the config that differ from those of every image here, and those that cannot be taken."""
+    """Return the config's fields that differ from the defaults of imagegen, and the fields that cannot be taken."""
     config = contents.config
     entrypoint = config.entrypoint[1:] if config.entrypoint[:1] == (ENTRYPOINT,) else config.entrypoint
-    found: dict[ConfigName, tuple[tuple[str, ...], Location]] = {}
+    fields: dict[ConfigName, tuple[tuple[str, ...], Location]] = {}
     omissions = []
     if entrypoint and "/" in entrypoint[0] and not entrypoint[0].startswith(("/bin/", "/usr/bin/")):
-        omissions.append(Omission(place, f"the entry point {entrypoint[0]}", "it is a file of the image", _COPY))
+        omissions.append(Omission(location, f"the entry point {entrypoint[0]}", "it is a file of the image", _COPY))
     elif entrypoint:
-        found["entrypoint"] = entrypoint, place
-    if config.command and config.command not in _SHELLS and (not entrypoint or "entrypoint" in found):
-        found["cmd"] = config.command, place
+        fields["entrypoint"] = entrypoint, location
+    if config.command and config.command not in _SHELLS and (not entrypoint or "entrypoint" in fields):
+        fields["cmd"] = config.command, location
     if config.directory not in ("", "/", WORKDIR):
-        found["workdir"] = (config.directory,), place
+        fields["workdir"] = (config.directory,), location
     if config.user.partition(":")[0] not in ("", "0", "root"):
-        found["user"] = (config.user,), place
-    for name, (value, _) in list(found.items()):
+        fields["user"] = (config.user,), location
+    for name, (value, _) in list(fields.items()):
         if why := next(_refusals(name, value), None):
-            del found[name]
-            omissions.append(Omission(place, f"the {name} {' '.join(value)[:70]}", why, "add it to `config`"))
-    return found, omissions
+            del fields[name]
+            omissions.append(Omission(location, f"the {name} {' '.join(value)[:70]}", why, "add it to `config`"))
+    return fields, omissions
 
 
 def _refusals(name: ConfigName, value: tuple[str, ...]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""An image of the packages that a project's file declares: its entry, what it lacks, and what rules say of it."""
+"""Make an image from the packages that a project's file declares: an entry, its omissions, and the answer of rules."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from imagegen.plan.projects.model import (
 from imagegen.plan.projects.names import BaseConfig, KnownImage
 from imagegen.plan.rules import CellAnswer
 
-# The files that `imagegen init` looks for: what is locked before what is declared.
+# The files that `imagegen init` looks for; lock files come before declarations.
 FILES = (
     "uv.lock",
     "pylock.toml",
@@ -76,7 +76,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Imported:
-    """A written entry: its file, its cell, what it holds and lacks, and the answer of rules and metadata."""
+    """A written entry with its file, cell, contents and omissions, and the answer of rules and metadata."""
 
     path: Path
     source: str  # the file, from the project's directory, or the image
@@ -95,49 +95,49 @@ class Imported:
 def import_project(session: Session, source: Path, name: str | None, selection: Selection) -> Imported:
     """Write matrices/<name>.yaml with an image of the packages of `source`; nothing is written after an error.
 
-    Without a name, the image has that of the file's directory. Raises ProjectFileError, LockError, UsageError.
+    Without a name, the image gets the name of the file's directory. Raises ProjectFileError, LockError, UsageError.
     """
     project = project_of(source, session.project)
     file = _read(session, source, project, selection)
     image = name or _directory_name(source)
     python = choose_python(session, _asked_python(source, project, file), Location(source))
-    found = file.recover(MarkerTarget(_versions(session).get(python.value, python.value)))
+    recovered = file.recover(MarkerTarget(_versions(session).get(python.value, python.value)))
     if isinstance(file, requirements.RequirementsFile | conda.CondaFile):
-        found = _with_project_itself(found, source.parent, project)
-    found = found.with_names(lambda each: _relative(each, session.project, source))
-    found = _with_copies(_with_own_packages(found, session.project), session.project)
-    found = _without_missing_extras(session, _without_replaced_torch(session, found))
+        recovered = _with_project_itself(recovered, source.parent, project)
+    recovered = recovered.with_names(lambda path: _relative(path, session.project, source))
+    recovered = _with_copies(_with_own_packages(recovered, session.project), session.project)
+    recovered = _without_missing_extras(session, _without_replaced_torch(session, recovered))
     stack = _stack(session, source, file) if isinstance(file, locks.UvLockFile | locks.PylockFile) else None
     label = _relative(source, session.project, source)
-    return write_imported(session, image, found, python, label, Location(source), stack, selection.cuda)
+    return write_imported(session, image, recovered, python, label, Location(source), stack, selection.cuda)
 
 
 def write_imported(
     session: Session,
     image: str,
-    found: Recovered,
+    recovered: Recovered,
     python: entry.Choice,
     name: str,
     source: Location,
     stack: StackFile | None = None,
     cuda: str = "",
 ) -> Imported:
-    """Write matrices/<image>.yaml with what was recovered of `source`, which the entry calls `name`.
+    """Write matrices/<image>.yaml with the packages recovered from `source`, which the entry calls `name`.
 
-    Nothing is written after an error. With `stack`, the image takes that lock file as it stands. `cuda` is as in
+    Nothing is written after an error. With `stack`, the image takes that lock file unchanged. `cuda` is as in
     Selection. Raises ProjectFileError, UsageError.
     """
     path = entry_path(session, image, entry.MARK)
-    found = found.as_stack() if stack else found
-    entry.require_supported(found)
-    if not (found.pins or found.debian):
-        raise _empty(source, found)
+    recovered = recovered.as_stack() if stack else recovered
+    entry.require_supported(recovered)
+    if not (recovered.pins or recovered.debian):
+        raise _empty(source, recovered)
     if cuda and cuda not in (values := session.matrix.axes["cuda"]):
         fix = did_you_mean(cuda, values) or f"known are {', '.join(values)}"
         raise UsageError(f"the axis `cuda` has no value {cuda}", code="usage-unknown-cuda", fix=fix)
-    platform = entry.platform(found, python, known_facts(session), is_locked=bool(stack), cuda_value=cuda)
-    omissions = (*found.omissions, *_of_platform(session, found, platform))
-    whole = found if stack else _with_torch(session, found, platform)
+    platform = entry.platform(recovered, python, known_facts(session), is_locked=bool(stack), cuda_value=cuda)
+    omissions = (*recovered.omissions, *_of_platform(session, recovered, platform))
+    whole = recovered if stack else _with_torch(session, recovered, platform)
     by_package = {component.package: component for component in session.matrix.components.values()}
 
     def text(*, override: bool) -> str:
@@ -152,7 +152,7 @@ def write_imported(
         cell = tried.matrix.select_one(image)
         answer = tried.cell_answers([cell])[cell.id]
     write_entry(path, text(override=False))
-    return Imported(path, name, cell, platform, found, omissions, answer)
+    return Imported(path, name, cell, platform, recovered, omissions, answer)
 
 
 @contextlib.contextmanager
@@ -183,14 +183,14 @@ def find_file(directory: Path) -> tuple[Path, tuple[str, ...]]:
 
     Raises UsageError where there is none.
     """
-    there = [name for name in FILES if (directory / name).is_file()]
-    if not there:
+    present = [name for name in FILES if (directory / name).is_file()]
+    if not present:
         raise UsageError(
             f"{directory} has no file that declares packages",
             code="usage-nothing-to-import",
             fix=f"known are {', '.join(FILES)}; `imagegen import FILE` takes any path",
         )
-    return directory / there[0], tuple(name for name in there if name != there[0])
+    return directory / present[0], tuple(name for name in present if name != present[0])
 
 
 def _read(session: Session, source: Path, project: Path, selection: Selection) -> DeclaringFile:
@@ -229,17 +229,17 @@ def _relative(file: Path, project: Path, source: Path) -> str:
     return os.path.relpath(whole, root if inside else os.path.realpath(source.parent))
 
 
-def _with_project_itself(found: Recovered, directory: Path, project: Path) -> Recovered:
-    """Return the packages with the directory at the requirement of the project itself: an index has another's."""
+def _with_project_itself(recovered: Recovered, directory: Path, project: Path) -> Recovered:
+    """Return the packages with the directory at the requirement of the project itself, not another project's."""
     name = requirements.project_name(directory, project)
-    pins = (replace(pin, directory=directory) if pin.package == name else pin for pin in found.pins)
-    return replace(found, pins=tuple(pins))
+    pins = (replace(pin, directory=directory) if pin.package == name else pin for pin in recovered.pins)
+    return replace(recovered, pins=tuple(pins))
 
 
-def _with_own_packages(found: Recovered, project: Path) -> Recovered:
+def _with_own_packages(recovered: Recovered, project: Path) -> Recovered:
     """Return the packages with directories relative to the project; one that an entry cannot name is an omission."""
-    pins, omissions = [], list(found.omissions)
-    for pin in found.pins:
+    pins, omissions = [], list(recovered.omissions)
+    for pin in recovered.pins:
         if pin.directory is None:
             pins.append(pin)
             continue
@@ -250,53 +250,57 @@ def _with_own_packages(found: Recovered, project: Path) -> Recovered:
         except ValidationError:
             is_there = False
         if not is_there:
-            what, why = f"{pin.package} in {relative}", "the project has no such directory with a pyproject.toml"
-            omissions.append(Omission(pin.places[0], what, why, OWN_PACKAGE, is_package=True))
+            description, why = f"{pin.package} in {relative}", "the project has no such directory with a pyproject.toml"
+            omissions.append(Omission(pin.places[0], description, why, OWN_PACKAGE, is_package=True))
         else:
             pins.append(replace(pin, directory=Path(relative)))
-    return replace(found, pins=tuple(pins), omissions=tuple(omissions))
+    return replace(recovered, pins=tuple(pins), omissions=tuple(omissions))
 
 
-def _with_copies(found: Recovered, project: Path) -> Recovered:
+def _with_copies(recovered: Recovered, project: Path) -> Recovered:
     """Return the copied files relative to the project; one that an entry cannot name is an omission."""
-    files, omissions = {}, list(found.omissions)
-    for path, (source, place) in found.files.items():
+    files, omissions = {}, list(recovered.omissions)
+    for path, (source, location) in recovered.files.items():
         relative = os.path.relpath(os.path.realpath(source), os.path.realpath(project))
-        reserved = next((each for each in (PREFIX, ROOT) if f"{path}/".startswith(f"{each}/")), None)
+        reserved = next(
+            (reserved_path for reserved_path in (PREFIX, ROOT) if f"{path}/".startswith(f"{reserved_path}/")), None
+        )
         if reserved:
             why = f"only imagegen writes below {reserved}"
-            omissions.append(Omission(place, f"the copy to {path}", why, "name it under `files` with another path"))
+            omissions.append(Omission(location, f"the copy to {path}", why, "name it under `files` with another path"))
             continue
         try:
             TypeAdapter(t.RelativePath).validate_python(relative)
-            files[path] = (Path(relative), place)
+            files[path] = (Path(relative), location)
         except ValidationError:
             why = "an entry copies files and directories whose names are plain, and no link that leads elsewhere"
-            omissions.append(Omission(place, f"the copy of {relative}", why, "rename it, and name it under `files`"))
-    return replace(found, files=files, omissions=tuple(omissions))
+            omissions.append(Omission(location, f"the copy of {relative}", why, "rename it, and name it under `files`"))
+    return replace(recovered, files=files, omissions=tuple(omissions))
 
 
 def _ngc_images(session: Session) -> dict[str, KnownImage]:
-    """Return NVIDIA's images by name: their torch is a build of their own, so the release of it takes its place.
+    """Return NVIDIA's images by name. Their torch is a build of their own, so the entry has the release instead.
 
-    Of its builds, the one for the image's CUDA counts, else the newest one for an older CUDA.
+    The build for the image's CUDA counts, else the newest build for an older CUDA.
     """
     releases = session.metadata.of(TORCH)
-    found = {}
+    images = {}
     for ngc_image in session.matrix.ngc_images.values():
         version = Version(ngc_image.torch).base_version
         release = releases.package.releases.get(version) if releases else None
-        what = f"NVIDIA's torch {ngc_image.torch} for CUDA {ngc_image.cuda}, and the other packages of {ngc_image.tag}"
+        description = (
+            f"NVIDIA's torch {ngc_image.torch} for CUDA {ngc_image.cuda}, and the other packages of {ngc_image.tag}"
+        )
         cuda = _older_build(session, version, ngc_image.cuda) if release else ngc_image.cuda
         why = "no index has them" + (f"; the entry has the release, torch {version} for CUDA {cuda}" if release else "")
-        fix = "name as components what the image needs of them, as transformer-engine, flash-attn or apex"
-        found[f"nvcr.io/nvidia/pytorch:{ngc_image.tag}-py3"] = KnownImage(
+        fix = "name the packages that the image needs as components, such as transformer-engine, flash-attn or apex"
+        images[f"nvcr.io/nvidia/pytorch:{ngc_image.tag}-py3"] = KnownImage(
             {TORCH: version} if release else {},
             cuda,
             BaseConfig("/workspace", runs_command=True),
-            (what, why, fix),
+            (description, why, fix),
         )
-    return found
+    return images
 
 
 def _older_build(session: Session, version: str, newest: str) -> str:
@@ -307,10 +311,14 @@ def _older_build(session: Session, version: str, newest: str) -> str:
 
 
 def _versions(session: Session) -> dict[str, str]:
-    """Value of the axis python -> full version of its interpreter, where it is known."""
-    own = _own_python(session)
+    """Return the full version of the interpreter for each value of the axis python, if it is known."""
+    system_python = _own_python(session)
     standalone = [interpreter for interpreter in session.matrix.interpreters.values() if not interpreter.systems]
-    return {each.python: each.version for each in standalone if each.version and each.python != own}
+    return {
+        standalone_python.python: standalone_python.version
+        for standalone_python in standalone
+        if standalone_python.version and standalone_python.python != system_python
+    }
 
 
 def _own_python(session: Session) -> str:
@@ -319,14 +327,14 @@ def _own_python(session: Session) -> str:
 
 
 def _asked_python(source: Path, project: Path, file: DeclaringFile) -> list[tuple[str, str]]:
-    """Return the specifiers of Python of the file, .python-version and pyproject.toml beside it, with their sources."""
+    """Return the Python specifiers of the file, and of .python-version and pyproject.toml next to it, with sources."""
     asked = [(file.python, source.name)]
     if (pin := source.parent / ".python-version").is_file():
         lines = (line.strip() for line in read_text(pin, project).splitlines())
         text = next((line for line in lines if line[:1] not in ("", "#")), "")
         version = re.fullmatch(r"(?:cpython-?|python-?)?(\d+\.\d+)(?:\.\d+)?", text)
         if not version:
-            raise malformed(f"{text!r} is no version of Python", Location(pin, 1), fix="as in 3.12")
+            raise malformed(f"{text!r} is not a version of Python", Location(pin, 1), fix="as in 3.12")
         asked.append((f"=={version[1]}.*", pin.name))
     pyproject = source.parent / "pyproject.toml"
     if source.name != pyproject.name and not file.python and pyproject.is_file():
@@ -336,7 +344,7 @@ def _asked_python(source: Path, project: Path, file: DeclaringFile) -> list[tupl
             SpecifierSet(text)
         except ValueError as error:
             where = Location(source.parent / name)
-            raise malformed(f"{text!r} is no specifier of Python", where, str(error)) from error
+            raise malformed(f"{text!r} is not a specifier of Python", where, str(error)) from error
     return asked
 
 
@@ -345,8 +353,8 @@ def choose_python(session: Session, asked: Sequence[tuple[str, str]], where: Loc
 
     Raises ProjectFileError where there is none.
     """
-    made = {interpreter.python for interpreter in session.matrix.interpreters.values()}
-    values = [axis for axis in session.matrix.axes["python"] if axis in made]
+    available = {interpreter.python for interpreter in session.matrix.interpreters.values()}
+    values = [axis for axis in session.matrix.axes["python"] if axis in available]
     return entry.choose_python(asked, values, _versions(session), _own_python(session), where)
 
 
@@ -362,8 +370,8 @@ def known_facts(session: Session) -> CudaFacts:
 def _torch_cuda(session: Session, pin: PackagePin) -> str | None:
     """Return the CUDA release of PyPI's build of the torch that an exact pin is, or requires exactly."""
     version = entry.exact_version(pin.specifier)
-    known = session.metadata.of(pin.package)
-    release = known.package.releases.get(version.public) if known and version else None
+    harvested = session.metadata.of(pin.package)
+    release = harvested.package.releases.get(version.public) if harvested and version else None
     if release is None:
         return None
     if pin.package == TORCH:
@@ -374,36 +382,36 @@ def _torch_cuda(session: Session, pin: PackagePin) -> str | None:
 
 def _required_torch(session: Session, pin: PackagePin) -> str | None:
     """Return the specifier of torch that the release of an exact pin requires; None where there is none, or several."""
-    version, known = entry.exact_version(pin.specifier), session.metadata.of(pin.package)
-    release = known.package.releases.get(version.public) if known and version else None
+    version, harvested = entry.exact_version(pin.specifier), session.metadata.of(pin.package)
+    release = harvested.package.releases.get(version.public) if harvested and version else None
     texts = itertools.chain(release.requires or (), *release.extras.values()) if release else ()
-    exact = {str(each.specifier) for each in map(parse_requirement, texts) if each.name == TORCH}
+    exact = {str(requirement.specifier) for requirement in map(parse_requirement, texts) if requirement.name == TORCH}
     return exact.pop() if len(exact) == 1 else None
 
 
-def _without_replaced_torch(session: Session, found: Recovered) -> Recovered:
+def _without_replaced_torch(session: Session, recovered: Recovered) -> Recovered:
     """Return the packages without a base image's torch that another one excludes: pip replaces it and its CUDA."""
-    torch = next((pin for pin in found.pins if pin.package == TORCH and pin.is_replaceable), None)
+    torch = next((pin for pin in recovered.pins if pin.package == TORCH and pin.is_replaceable), None)
     version = entry.exact_version(torch.specifier) if torch else None
-    required = [text for pin in found.pins if pin is not torch and (text := _required_torch(session, pin))]
+    required = [text for pin in recovered.pins if pin is not torch and (text := _required_torch(session, pin))]
     if torch is None or version is None or all(SpecifierSet(text).contains(version) for text in required):
-        return found
-    is_named_by_it = found.cuda is not None and found.cuda[1] in torch.places
-    pins = tuple(pin for pin in found.pins if pin is not torch)
-    return replace(found, pins=pins, cuda=None if is_named_by_it else found.cuda)
+        return recovered
+    is_named_by_it = recovered.cuda is not None and recovered.cuda[1] in torch.places
+    pins = tuple(pin for pin in recovered.pins if pin is not torch)
+    return replace(recovered, pins=pins, cuda=None if is_named_by_it else recovered.cuda)
 
 
-def _without_missing_extras(session: Session, found: Recovered) -> Recovered:
+def _without_missing_extras(session: Session, recovered: Recovered) -> Recovered:
     """Return the packages without the extras that no admitted release has; each is an omission."""
-    pins, omissions = [], list(found.omissions)
-    for pin in found.pins:
+    pins, omissions = [], list(recovered.omissions)
+    for pin in recovered.pins:
         missing = _missing_extras(session, pin)
         pins.append(replace(pin, extras=tuple(extra for extra in pin.extras if extra not in missing)))
         for extra in missing:
-            why = f"no release that {pin.specifier} admits has this extra: what it would bring is not installed"
-            what, fix = f"{pin.package}[{extra}]", f"require a release of {pin.package} that has it"
-            omissions.append(Omission(pin.places[0], what, why, fix, is_package=True))
-    return replace(found, pins=tuple(pins), omissions=tuple(omissions))
+            why = f"no release that {pin.specifier} admits has this extra, so its packages are not installed"
+            requirement, fix = f"{pin.package}[{extra}]", f"require a release of {pin.package} that has it"
+            omissions.append(Omission(pin.places[0], requirement, why, fix, is_package=True))
+    return replace(recovered, pins=tuple(pins), omissions=tuple(omissions))
 
 
 def _missing_extras(session: Session, pin: PackagePin) -> list[str]:
@@ -423,25 +431,25 @@ def _missing_extras(session: Session, pin: PackagePin) -> list[str]:
     ]
 
 
-def _with_torch(session: Session, found: Recovered, platform: ImagePlatform) -> Recovered:
-    """Return the packages with torch, where another one brings it into an image without CUDA: PyPI's build has CUDA."""
-    if platform.cuda.value != NO_CUDA or any(pin.package == TORCH for pin in found.pins):
-        return found
-    asking = next((pin for pin in found.pins if _requires_torch(session, pin)), None)
+def _with_torch(session: Session, recovered: Recovered, platform: ImagePlatform) -> Recovered:
+    """Return the packages with torch if another package requires it and the image has no CUDA, as PyPI's build has."""
+    if platform.cuda.value != NO_CUDA or any(pin.package == TORCH for pin in recovered.pins):
+        return recovered
+    asking = next((pin for pin in recovered.pins if _requires_torch(session, pin)), None)
     if asking is None:
-        return found
+        return recovered
     reason = f"{asking.package} ({asking.places[0]}) requires it; named here, it is the build without CUDA."
     torch = PackagePin(TORCH, "", asking.places, because=reason)
-    return replace(found, pins=tuple(sorted((*found.pins, torch), key=lambda pin: pin.package)))
+    return replace(recovered, pins=tuple(sorted((*recovered.pins, torch), key=lambda pin: pin.package)))
 
 
 def _requires_torch(session: Session, pin: PackagePin) -> bool:
     """Return whether the package brings torch, by the newest harvested release that is admitted of each package."""
-    seen, left = {pin.package}, [(pin.package, SpecifierSet(pin.specifier))]
-    while left:
-        package, allowed = left.pop()
-        known = session.metadata.of(package)
-        releases = known.package.releases.values() if known else ()
+    seen, pending = {pin.package}, [(pin.package, SpecifierSet(pin.specifier))]
+    while pending:
+        package, allowed = pending.pop()
+        harvested = session.metadata.of(package)
+        releases = harvested.package.releases.values() if harvested else ()
         newest = next((release for release in releases if allowed.contains(release.version)), None)
         for required in map(parse_requirement, (newest.requires or ()) if newest else ()):
             name = canonicalize_name(required.name)
@@ -450,37 +458,37 @@ def _requires_torch(session: Session, pin: PackagePin) -> bool:
             if name == TORCH:
                 return True
             seen.add(name)
-            left.append((name, required.specifier))
+            pending.append((name, required.specifier))
     return False
 
 
-def _of_platform(session: Session, found: Recovered, platform: ImagePlatform) -> list[Omission]:
-    """Return what base and CUDA leave out: a CUDA that the matrix lacks, and indexes that are not PyTorch's."""
-    import pypi_simple  # late: it brings an HTML parser
+def _of_platform(session: Session, recovered: Recovered, platform: ImagePlatform) -> list[Omission]:
+    """Return the omissions of base and CUDA: a CUDA that the matrix lacks, and indexes that are not PyTorch's."""
+    import pypi_simple  # late, because it imports an HTML parser
 
-    known = {index.url.rstrip("/") for index in session.matrix.indexes.values() if index.url}
-    known.add(pypi_simple.PYPI_SIMPLE_ENDPOINT.rstrip("/"))
+    known_indexes = {index.url.rstrip("/") for index in session.matrix.indexes.values() if index.url}
+    known_indexes.add(pypi_simple.PYPI_SIMPLE_ENDPOINT.rstrip("/"))
     omissions = [platform.cuda.omission] if platform.cuda.omission else []
-    for address, place in found.indexes.items():
-        if address.rstrip("/") not in known:
+    for address, location in recovered.indexes.items():
+        if address.rstrip("/") not in known_indexes:
             why = "an entry names an index by its alias, and for each package that comes from it"
             fix = "declare it, and name it at its packages: docs/how-to/indexes.md"
-            omissions.append(Omission(place, f"the index {redact(address)}", why, fix))
+            omissions.append(Omission(location, f"the index {redact(address)}", why, fix))
     return omissions
 
 
-def _empty(source: Location, found: Recovered) -> ProjectFileError:
-    """Return the error of a file of which no package was recovered."""
-    first = next((omission for omission in found.omissions if omission.is_package), None)
+def _empty(source: Location, recovered: Recovered) -> ProjectFileError:
+    """Return the error about a file without a usable package."""
+    first = next((omission for omission in recovered.omissions if omission.is_package), None)
     why = f"{first.what}: {first.why}" if first else "it lists no package for Linux and this Python"
-    stages = ", ".join(f"--target {stage}" for stage in found.other_stages)
+    stages = ", ".join(f"--target {stage}" for stage in recovered.other_stages)
     other = f"choose another stage: {stages}" if stages else None
     fix = first.fix if first else other or "import another file"
     return malformed("it has no package for an image", source, why, fix)
 
 
 def _unfit(source: Location, errors: MatrixErrors) -> ProjectFileError:
-    """Return the error of packages of which no entry can be made."""
+    """Return the error about packages that cannot become an entry."""
     return ProjectFileError(
         "no image can be made of it",
         code="project-mismatch",

@@ -1,4 +1,4 @@
-"""Specifications that run an image by digest on what launches containers: Docker, Kubernetes, SkyPilot, Slurm."""
+"""Write specifications that run an image by digest on Docker, Kubernetes, SkyPilot or Slurm."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from imagegen.plan.matrix.model import Cell
 from imagegen.supply.trust import project
 from imagegen.wheels.wheelhouse import with_local_wheels
 
-# Target -> what a specification for it is.
+# Target -> the kind of its specification.
 TARGETS: Mapping[str, str] = {
     "docker": "a `docker run` command",
     "compose": "a Compose file",
@@ -36,7 +36,7 @@ TARGETS: Mapping[str, str] = {
     "skypilot": "a SkyPilot task",
     "slurm": "a batch script for Slurm with pyxis",
 }
-SHM = 16  # GiB of /dev/shm: what the startup checks recommend
+SHM = 16  # GiB of /dev/shm, as the startup checks recommend
 CACHE = f"{HOME}/.cache"  # of Hugging Face, Triton, vLLM, FlashInfer
 _CACHE_VOLUME = "imagegen-cache"
 _USER = 1000  # any number will do: HOME and the caches are writable for every user
@@ -52,11 +52,11 @@ class LaunchSpec:
     reference: str  # the image, by digest where one is known: "ghcr.io/acme/rl/tiny@sha256:..."
     published: bool  # whether the reference is the registry's of publish.yaml
     modules: tuple[str, ...]  # that the image's components import as
-    capabilities: tuple[str, ...] = ()  # compute capabilities of the GPUs: "9.0"; none: it needs no GPU
+    capabilities: tuple[str, ...] = ()  # compute capabilities of the GPUs: "9.0"; empty if it needs no GPU
     products: tuple[str, ...] = ()  # "H100"
     accelerators: tuple[str, ...] = ()  # SkyPilot's names of them
     driver: str | None = None  # the oldest NVIDIA driver
-    gpus: int | None = None  # as many as requested; None: all where a target can say so, else one
+    gpus: int | None = None  # the requested number; None for all if a target can express it, else one
     ray: str | None = None  # version of Ray in the image
     squashfs: str | None = None  # the image as a file, for Slurm
 
@@ -95,9 +95,9 @@ class LaunchSpec:
         """
         if self.squashfs is not None:
             return self.squashfs if self.squashfs.startswith(("/", "./", "../")) else f"./{self.squashfs}"
-        found = references.parse(self.reference)
-        tail = self.reference.removeprefix(f"{found.registry}/")
-        return tail if found.registry == references.HUB else f"{found.registry}#{tail}"
+        parsed = references.parse(self.reference)
+        tail = self.reference.removeprefix(f"{parsed.registry}/")
+        return tail if parsed.registry == references.HUB else f"{parsed.registry}#{tail}"
 
 
 def launch_spec(
@@ -110,7 +110,7 @@ def launch_spec(
         cell=cell.id,
         reference=reference,
         published=published,
-        modules=tuple(found[0] for found in cell.declarations.imports.values() if found),
+        modules=tuple(modules[0] for modules in cell.declarations.imports.values() if modules),
         capabilities=lock.gpu.capabilities if lock.gpu else (),
         products=products,
         accelerators=tuple(name for product in products for name in names.get(product, ())),
@@ -122,12 +122,12 @@ def launch_spec(
 
 
 def gpu_products(cell: Cell) -> tuple[str, ...]:
-    """Return the GPUs that the cell's image runs on: those whose hosts have its platform."""
+    """Return the GPUs of the cell whose hosts have its platform."""
     return tuple(product for gpu in cell.gpus for product in gpu.products if gpu.platform_of(product) == cell.platform)
 
 
 def published_repository(session: Session, cell: Cell) -> str | None:
-    """Return the repository of the cell's image in the registry of publish.yaml; None where that names none."""
+    """Return the repository of the cell's image in the registry of publish.yaml; None if that names none."""
     to = project.load(session.project).to
     return f"{to.rstrip('/')}/{cell.image}" if to else None
 
@@ -154,7 +154,7 @@ def read_launch_spec(session: Session, cell: Cell, gpus: int | None = None, squa
 
 
 def can_run(spec: LaunchSpec, target: str) -> bool:
-    """Return whether the target has what the image needs, and the image what the target starts."""
+    """Return whether the target has the image's GPUs, and the image the program that the target starts."""
     if target == "kuberay":
         return spec.ray is not None
     return target != "skypilot" or not spec.capabilities or bool(spec.accelerators)
@@ -163,7 +163,7 @@ def can_run(spec: LaunchSpec, target: str) -> bool:
 def render(spec: LaunchSpec, target: str) -> str:
     """Return the specification for one of TARGETS.
 
-    Raises UsageError where the image cannot run there: KubeRay without Ray, SkyPilot without a GPU that it knows.
+    Raises UsageError if the image cannot run there: KubeRay without Ray, SkyPilot without a known GPU.
     """
     if target == "kuberay" and not can_run(spec, target):
         raise UsageError(
@@ -184,8 +184,8 @@ def render(spec: LaunchSpec, target: str) -> str:
 
 @functools.cache
 def _accelerators() -> Mapping[str, Sequence[str]]:
-    found = yaml.safe_load((shipped("pages") / "launch" / "skypilot.yaml").read_text(encoding="utf-8"))
-    names: Mapping[str, Sequence[str]] = found["accelerators"]
+    document = yaml.safe_load((shipped("pages") / "launch" / "skypilot.yaml").read_text(encoding="utf-8"))
+    names: Mapping[str, Sequence[str]] = document["accelerators"]
     return names
 
 

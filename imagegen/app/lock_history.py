@@ -1,4 +1,4 @@
-"""The history of a lock: its committed versions, today's verdict on each, and what each changed."""
+"""The history of a lock: its committed versions, the verdict of today's rules on each, and the changes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SIZE = re.compile(r"^size = (\d{1,15})$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class LockVerdict:
-    """The verdict of today's rules on the versions of a lock; `rules` refuse it, else they only warn of it."""
+    """The verdict of today's rules on a lock; `rules` reject it if it is `refused`, else they only warn of it."""
 
     refused: bool
     rules: tuple[str, ...] = ()  # ids
@@ -46,7 +46,7 @@ class LockVerdict:
     def of(cls, verdict: Verdict) -> LockVerdict:
         refused = verdict.answer == "incompatible"
         counted = [conflict for conflict in verdict.conflicts if not refused or conflict.severity == "error"]
-        rules = {rule.id: rule for each in counted for rule in each.rules}
+        rules = {rule.id: rule for refusal in counted for rule in refusal.rules}
         return cls(refused, tuple(rules), " ".join(dict.fromkeys(rule.because for rule in rules.values())))
 
 
@@ -54,8 +54,8 @@ class LockVerdict:
 class LockSummary:
     """The size of a lock and the verdict on it.
 
-    `size` is the sum of its wheels in bytes, None without any; `unsized` counts packages that it has no size of.
-    `verdict` is None where this imagegen does not read the format of the lock.
+    `size` is the sum of its wheels in bytes, None without any; `unsized` counts packages without a known size.
+    `verdict` is None if this imagegen does not read the format of the lock.
     """
 
     size: int | None = None
@@ -108,9 +108,9 @@ class LockDifference:
 class LockChange:
     """One change of a lock.
 
-    `commit` is None outside a repository; `pending` means that the change is not committed yet. `page` names the page
-    of the difference among those of the cell, "" where nothing is known that it would show. `lock` is None where the
-    lock after the change is not known.
+    `commit` is None outside a repository; `pending` means that the change is not committed yet. `page` is the name of
+    the difference's page among the cell's pages, "" if there is none. `lock` is None if the lock after the change is
+    not known.
     """
 
     date: str  # "2026-11-20"
@@ -139,7 +139,7 @@ class History:
 class LockVersion:
     """The lock at one commit; None where it was removed or has a format that is no longer read.
 
-    `page` is its day, and its number among those of the day where it is not the first.
+    `page` is its day, and its number if it is not the first of the day.
     """
 
     commit: str | None
@@ -152,8 +152,8 @@ class LockVersion:
 def history(session: Session, cell: Cell, locked: Lock) -> History:
     """Return the history of the project's lock of a cell; it is kept until git, the rules or the lock change.
 
-    Shipped locks have theirs in imagegen's own repository. An image with several environments has none: its changes
-    are those of the locks of its cells.
+    Shipped locks have their history in imagegen's own repository. An image with several environments has none, because
+    its changes are changes of its cells' locks.
     """
     path = session.lock_path(cell)
     if cell.environments:
@@ -164,12 +164,12 @@ def history(session: Session, cell: Cell, locked: Lock) -> History:
     try:
         commits = local.commits(path.parent, path.name, _ALL, session.env)
         cut = local.shallow(path.parent, session.env)
-        # Without the builds that this machine has or lacks: the page is the same on every machine.
-        known = ComparisonFacts(requires=comparison_facts(session).requires)
+        # The builds of this machine do not count, so that the page is the same on every machine.
+        facts = ComparisonFacts(requires=comparison_facts(session).requires)
 
         def compute() -> History:
             versions = read_versions(path, locked, commits, session.env)
-            return history_of(versions, judge(session, cell, versions), sections, known, cut=cut)
+            return history_of(versions, judge(session, cell, versions), sections, facts, cut=cut)
 
         inputs = (session.sources, repr((commits, cut, lock.dumps(locked), sections)))
         return session.compiled.of("history", str(path), inputs, compute)
@@ -183,7 +183,7 @@ def _sections(session: Session, cell: Cell) -> list[ChangelogSection]:
     path = session.project / "locks" / changes.FILE
     try:
         text = data.read(path, session.project).decode()
-        return [each for each in changes.read(text, path) if each.cell == cell.id]
+        return [section for section in changes.read(text, path) if section.cell == cell.id]
     except FileNotFoundError:
         return []
     except (OSError, UnicodeDecodeError, LockError) as error:
@@ -199,7 +199,7 @@ def read_versions(
     `commits` are all that changed it, newest first, with their days. Raises FetchError where git cannot run.
     """
     pages = page_names([day for _, day in commits])
-    found = []
+    versions = []
     for (commit, day), page in zip(commits[: LONGEST + 1], pages, strict=False):
         text = local.file_at(path.parent, commit, path.name, env)
         try:
@@ -207,14 +207,14 @@ def read_versions(
         except LockError:
             read = None
         summary = summary_of(read) if read else scanned_summary(text or "")
-        found.append(LockVersion(commit, day, page, read, summary))
-    if found and found[0].lock != now:
-        found.insert(0, LockVersion(None, now.as_of[:10], _UNCOMMITTED, now, summary_of(now)))
-    return found
+        versions.append(LockVersion(commit, day, page, read, summary))
+    if versions and versions[0].lock != now:
+        versions.insert(0, LockVersion(None, now.as_of[:10], _UNCOMMITTED, now, summary_of(now)))
+    return versions
 
 
 def page_names(days: Sequence[str]) -> list[str]:
-    """Return a name for each of the days, newest first: the day, with a number from the second of one day on.
+    """Return a name for each of the days, newest first. It is the day, with a number from the second of one day on.
 
     Names of earlier changes stay when later ones are added.
     """
@@ -226,41 +226,41 @@ def page_names(days: Sequence[str]) -> list[str]:
     return names[::-1]
 
 
-def summary_of(found: Lock) -> LockSummary:
+def summary_of(locked: Lock) -> LockSummary:
     """Return the summary of a lock, without a verdict."""
-    sizes = [wheel.file.size for wheel in found.wheels]
-    return LockSummary(sum(filter(None, sizes)), sizes.count(None) + len(found.builds))
+    sizes = [wheel.file.size for wheel in locked.wheels]
+    return LockSummary(sum(filter(None, sizes)), sizes.count(None) + len(locked.builds))
 
 
 def scanned_summary(text: str) -> LockSummary:
     """Return the summary of a lock of another format: its tables of wheels have named the size alike in all formats."""
     tables = [table.partition("\n[")[0] for table in text.split("\n[[wheel]]\n")[1:]]
-    sizes = [int(found[1]) for found in map(_SIZE.search, tables) if found]
+    sizes = [int(match[1]) for match in map(_SIZE.search, tables) if match]
     return LockSummary(sum(sizes) if sizes else None, len(tables) - len(sizes) + text.count("\n[[build]]\n"))
 
 
 def judge(session: Session, cell: Cell, versions: Sequence[LockVersion]) -> list[LockVerdict | None]:
     """Return today's verdict on each version; None for one whose format is not read."""
-    found: list[LockVerdict | None] = []
+    verdicts: list[LockVerdict | None] = []
     before: tuple[Facts, LockVerdict] | None = None
     for number, version in enumerate(versions):
         if version.lock is None:
-            found.append(None)
+            verdicts.append(None)
             continue
         facts = facts_of_lock(version.lock, cell.base.glibc)
         if before is None or before[0] != facts:  # many commits record another image of the same versions
             verdict = _kept_verdict(session, cell, version.lock) if number == 0 else None
             before = facts, LockVerdict.of(verdict or session.judge(facts, cell))
-        found.append(before[1])
-    return found
+        verdicts.append(before[1])
+    return verdicts
 
 
 def _kept_verdict(session: Session, cell: Cell, newest: Lock) -> Verdict | None:
-    """Return the verdict that was kept with the check of the cell's lock, where that is the newest version."""
+    """Return the verdict that was kept with the check of the cell's lock, if that is the newest version."""
     current = session.find_lock(cell)
     try:
         return session.check_lock(current, cell).verdict if current and current == newest else None
-    except LockError:  # a platform that wheels do not know: the state of the cell says so
+    except LockError:  # a platform without wheels, which the state of the cell reports
         return None
 
 
@@ -268,19 +268,19 @@ def history_of(
     versions: Sequence[LockVersion],
     verdicts: Sequence[LockVerdict | None],
     sections: Sequence[ChangelogSection],
-    known: ComparisonFacts,
+    facts: ComparisonFacts,
     *,
     cut: bool,
 ) -> History:
     """Return the history of these versions of a lock, newest first, each with a verdict.
 
-    `known` has facts for the comparison of versions. `sections` are those of locks/CHANGES.md about the lock; each
-    describes the lock that it leads to, and without versions they are the whole history. `cut` means that git has only
-    the newest of all commits.
+    `known` has facts for the comparison of versions. `sections` are the entries of locks/CHANGES.md about the lock;
+    each describes the lock that it leads to, and without versions they are the whole history. `cut` means that git has
+    only the newest commits.
     """
     if not versions:
         return _of_sections(sections, "the lock is in no git repository, or is not committed")
-    notes = {each.end: each for each in reversed(sections)}
+    notes = {noted.end: noted for noted in reversed(sections)}
     judged = [
         (version, LockSummary(version.summary.size, version.summary.unsized, verdict))
         for version, verdict in zip(versions, verdicts, strict=True)
@@ -288,17 +288,17 @@ def history_of(
     steps = []
     for (new, summary), (old, earlier) in zip(judged, [*judged[1:], (None, LockSummary())], strict=True):
         section = notes.get(lock.inputs_hash(new.lock).removeprefix("sha256:")[:8]) if new.lock else None
-        found = _difference(old, new.lock, known)
+        tables = _difference(old, new.lock, facts)
         steps.append(
             LockChange(
                 new.date,
                 new.commit,
-                tuple(_lines(old, new.lock, found, section, cut=cut)),
+                tuple(_lines(old, new.lock, tables, section, cut=cut)),
                 pending=new.commit is None,
-                page=new.page if found or section else "",
+                page=new.page if tables or section else "",
                 rejected=changes.rejected_in(section) if section else (),
                 lock=summary,
-                difference=lock_difference(found, old.commit, earlier) if found and old and old.commit else None,
+                difference=lock_difference(tables, old.commit, earlier) if tables and old and old.commit else None,
             )
         )
     missing = "this clone is shallow: git has only the newest commits" if cut else ""
@@ -307,8 +307,8 @@ def history_of(
 
 def _of_sections(sections: Sequence[ChangelogSection], missing: str) -> History:
     steps = [
-        LockChange(each.date, None, _plain(each), page=page, rejected=changes.rejected_in(each))
-        for each, page in zip(sections, page_names([section.date for section in sections]), strict=True)
+        LockChange(entry.date, None, _plain(entry), page=page, rejected=changes.rejected_in(entry))
+        for entry, page in zip(sections, page_names([section.date for section in sections]), strict=True)
     ]
     return History(tuple(steps[:LONGEST]), len(steps) > LONGEST, missing)
 
@@ -317,24 +317,24 @@ def _plain(section: ChangelogSection) -> tuple[str, ...]:
     return tuple(map(changes.plain, section.lines))
 
 
-def _difference(old: LockVersion | None, new: Lock | None, known: ComparisonFacts) -> Difference | None:
+def _difference(old: LockVersion | None, new: Lock | None, facts: ComparisonFacts) -> Difference | None:
     if old is None or old.lock is None or new is None:
         return None
-    before, after = (of_lock(each.cell, each.as_of, each) for each in (old.lock, new))
-    return difference(before, after, known)
+    before, after = (of_lock(locked.cell, locked.as_of, locked) for locked in (old.lock, new))
+    return difference(before, after, facts)
 
 
 def _lines(
-    old: LockVersion | None, new: Lock | None, found: Difference | None, section: ChangelogSection | None, *, cut: bool
+    old: LockVersion | None, new: Lock | None, tables: Difference | None, section: ChangelogSection | None, *, cut: bool
 ) -> Sequence[str]:
     if new is None:
         return [_UNREAD]
     if section:
         return _plain(section)
-    if found:
-        return wording.sentences(found)
+    if tables:
+        return wording.sentences(tables)
     if old is None:
-        return ["what it was before is not in this shallow clone" if cut else "locked for the first time"]
+        return ["the version before is not in this shallow clone" if cut else "locked for the first time"]
     return [f"locked anew; before there was {_UNREAD}"]
 
 
@@ -344,7 +344,7 @@ _STEPS = ("major", "minor", "patch")
 
 
 def version_step(before: str, after: str) -> str:
-    """Return the part of a version in which two differ, the largest one; "back to" it where `after` is older.
+    """Return the largest part in which two versions differ, with "back" if `after` is older.
 
     Source: the version specifiers specification of PyPA (PEP 440); "patch" is its micro part.
     """
@@ -360,44 +360,60 @@ def version_step(before: str, after: str) -> str:
         part = "local label"
     else:
         length = max(len(old.release), len(new.release))
-        pairs = zip(*(each.release + (0,) * (length - len(each.release)) for each in (old, new)), strict=True)
-        first = next((number for number, (one, other) in enumerate(pairs) if one != other), None)
+        pairs = zip(*(version.release + (0,) * (length - len(version.release)) for version in (old, new)), strict=True)
+        first = next((number for number, (old_number, other) in enumerate(pairs) if old_number != other), None)
         part = ("post-release" if old.post != new.post else "pre-release") if first is None else _STEPS[min(first, 2)]
     return f"{part}, back" if new < old else part
 
 
-def lock_difference(found: Difference, since: str, before: LockSummary) -> LockDifference:
+def lock_difference(tables: Difference, since: str, before: LockSummary) -> LockDifference:
     """Return the tables of a difference of two locks. `before` is the summary of the lock at the commit `since`."""
-    had, has = (_sizes(each.lock) for each in (found.before, found.after))
-    packages = [_package(component, had, has) for component in (*found.components, *found.packages)]
-    return LockDifference(since, before, tuple(packages), tuple(_others(found)))
+    sizes_before, sizes_after = (_sizes(side.lock) for side in (tables.before, tables.after))
+    packages = [_package(component, sizes_before, sizes_after) for component in (*tables.components, *tables.packages)]
+    return LockDifference(since, before, tuple(packages), tuple(_others(tables)))
 
 
-def _sizes(found: Lock | None) -> dict[str, int | None]:
-    return {wheel.name: wheel.file.size for wheel in found.wheels} if found else {}
+def _sizes(locked: Lock | None) -> dict[str, int | None]:
+    return {wheel.name: wheel.file.size for wheel in locked.wheels} if locked else {}
 
 
-def _package(each: Change, had: Mapping[str, int | None], has: Mapping[str, int | None]) -> PackageChange:
-    step = version_step(each.before, each.after) if each.before and each.after else "added" if each.after else "removed"
-    why = each.why or (f"with {', '.join(each.by)}" if each.by else "")
-    reason = "; ".join(filter(None, (why, each.cause)))
-    return PackageChange(each.name, each.before, each.after, step, had.get(each.name), has.get(each.name), reason)
+def _package(
+    change: Change, sizes_before: Mapping[str, int | None], sizes_after: Mapping[str, int | None]
+) -> PackageChange:
+    step = (
+        version_step(change.before, change.after)
+        if change.before and change.after
+        else "added"
+        if change.after
+        else "removed"
+    )
+    why = change.why or (f"with {', '.join(change.by)}" if change.by else "")
+    reason = "; ".join(filter(None, (why, change.cause)))
+    return PackageChange(
+        change.name,
+        change.before,
+        change.after,
+        step,
+        sizes_before.get(change.name),
+        sizes_after.get(change.name),
+        reason,
+    )
 
 
-def _others(found: Difference) -> Iterable[OtherChange]:
+def _others(tables: Difference) -> Iterable[OtherChange]:
     kinds: tuple[tuple[str, Sequence[Change | None]], ...] = (
-        ("base", [found.base]),
-        ("interpreter", [found.interpreter]),
-        ("axis", found.axes),
-        ("GPU code", [found.capabilities]),
-        ("NVIDIA driver", [found.driver]),
-        ("Debian package", found.debs),
-        ("override", found.overrides),
-        ("variable", found.env),
-        ("config", found.config),
-        ("copied file", found.files),
+        ("base", [tables.base]),
+        ("interpreter", [tables.interpreter]),
+        ("axis", tables.axes),
+        ("GPU code", [tables.capabilities]),
+        ("NVIDIA driver", [tables.driver]),
+        ("Debian package", tables.debs),
+        ("override", tables.overrides),
+        ("variable", tables.env),
+        ("config", tables.config),
+        ("copied file", tables.files),
     )
     for kind, differing in kinds:
-        yield from (OtherChange(kind, each.name, each.before, each.after) for each in differing if each)
-    for build in found.rebuilds:
+        yield from (OtherChange(kind, change.name, change.before, change.after) for change in differing if change)
+    for build in tables.rebuilds:
         yield OtherChange("compiled wheel", build.name, None, f"{build.version}: {', '.join(build.because)}")

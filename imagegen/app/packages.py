@@ -47,15 +47,15 @@ def packages_of(session: Session, locks: Iterable[Lock], licences: Mapping[str, 
     """Return the packages of the locks, by name and the newest version first.
 
     `licences` are those that are known, by the sha256 of a wheel. Days of upload come from the store and the harvested
-    metadata: nothing is fetched. The locks may have the wheels of the wheelhouse in place of builds.
+    metadata; nothing is fetched. The locks may have the wheels of the wheelhouse instead of builds.
     """
-    found: dict[tuple[str, str, str], list[tuple[Lock, LockedWheel | LockedBuild]]] = {}
+    pins_by_source: dict[tuple[str, str, str], list[tuple[Lock, LockedWheel | LockedBuild]]] = {}
     pinned = (replace(part.lock, cell=whole.cell) for whole in locks for part in environments(whole))
     for lock in pinned:
         for package in lock.packages:
             key = package.name, package.version, source_of(package)[0]
-            found.setdefault(key, []).append((lock, package))
-    rows = [_row(session, source, pins, licences) for (_, _, source), pins in found.items()]
+            pins_by_source.setdefault(key, []).append((lock, package))
+    rows = [_row(session, source, pins, licences) for (_, _, source), pins in pins_by_source.items()]
     return tuple(sorted(sorted(rows, key=lambda row: Version(row.version), reverse=True), key=lambda row: row.name))
 
 
@@ -66,8 +66,8 @@ def _row(
     licences: Mapping[str, Licence],
 ) -> LockedPackage:
     newest, package = max(pins, key=lambda pin: pin[0].as_of)
-    uploaded = next(filter(None, (_uploaded(session, each) for _, each in pins)), None)
-    licence = next(filter(None, (_licence(licences, lock, each) for lock, each in pins)), None)
+    uploaded = next(filter(None, (_uploaded(session, pinned) for _, pinned in pins)), None)
+    licence = next(filter(None, (_licence(licences, lock, pinned) for lock, pinned in pins)), None)
     terms = of_wheel(licence) if licence else None
     return LockedPackage(
         package.name,
@@ -86,7 +86,9 @@ def _days(first: str, last: str) -> int:
 
 
 def _licence(licences: Mapping[str, Licence], lock: Lock, package: LockedWheel | LockedBuild) -> Licence | None:
-    wheel = next((each for each in lock.wheels if each.name == package.name), None)  # of a build, what it gave here
+    wheel = next(
+        (candidate for candidate in lock.wheels if candidate.name == package.name), None
+    )  # the compiled wheel of a build
     return licences.get(wheel.file.sha256) if wheel else None
 
 
@@ -98,12 +100,14 @@ def _file(package: LockedWheel | LockedBuild) -> LockedFile:
 
 
 def _uploaded(session: Session, package: LockedWheel | LockedBuild) -> str | None:
-    """Return the day on which the file was uploaded, else that of the first file of its release."""
+    """Return the day on which the file was uploaded, else the day of the first file of its release."""
     file = _file(package)
     if day := UPLOADS.get(session.store, file.digest):
         return day
-    known = session.metadata.of(package.name)
-    release = known.package.releases.get(package.version) if known and known.package.index == file.index else None
+    harvested = session.metadata.of(package.name)
+    release = (
+        harvested.package.releases.get(package.version) if harvested and harvested.package.index == file.index else None
+    )
     return release.uploaded if release else None
 
 
@@ -128,17 +132,17 @@ def _page(url: str) -> str | None:
 
 
 def pins_of(lock: Lock) -> tuple[tuple[Pin, ...], tuple[Pin, ...]]:
-    """Return the packages that the matrix chooses, and those that these need.
+    """Return the packages that the matrix chooses, and their dependencies.
 
-    Of several environments, those of the default one, then those that another has alone or in another version, whose
-    names begin with the environment's.
+    If there are several environments, the packages of the default one come first. Packages that only another
+    environment has, or has in another version, follow with the environment's name as prefix.
     """
-    default, *others = environments(lock)
+    default, *other_environments = environments(lock)
     versions = {package.name: package.release for package in default.lock.packages}
-    found = [("", package) for package in default.lock.packages]
-    for other in others:
+    prefixed = [("", package) for package in default.lock.packages]
+    for other in other_environments:
         differing = (package for package in other.lock.packages if versions.get(package.name) != package.release)
-        found += [(f"{other.name}: ", each) for each in differing]
-    pins = [(each, Pin(f"{prefix}{each.name}", each.release, reason(each))) for prefix, each in found]
-    chosen = sorted((pin for each, pin in pins if each.because), key=lambda pin: rank(pin.name))
-    return tuple(chosen), tuple(pin for each, pin in pins if not each.because)
+        prefixed += [(f"{other.name}: ", pinned) for pinned in differing]
+    pins = [(pinned, Pin(f"{prefix}{pinned.name}", pinned.release, reason(pinned))) for prefix, pinned in prefixed]
+    chosen = sorted((pin for pinned, pin in pins if pinned.because), key=lambda pin: rank(pin.name))
+    return tuple(chosen), tuple(pin for pinned, pin in pins if not pinned.because)

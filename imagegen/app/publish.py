@@ -1,21 +1,20 @@
-"""Publish an image, or those of several platforms as one index: from locks to tags in a registry, step by step.
+"""Publish an image, or the images of several platforms as one index: from locks to tags in a registry, step by step.
 
 The order keeps the promises, since a registry has no transaction:
 
-1. Everything that can be refused is refused first: an unusable signer, no answer, no permission to write (an upload is
-   begun and cancelled), an immutable tag that names another image.
-2. Tags that an interrupted run moved in part are rolled back (`recover`), so each run starts from tags that agree.
-3. Wheels without an index are compiled; layers that a trusted attestation describes are found in the registry; the
-   others are built, and the image is audited. Layers that other images need too are pushed and attested as soon as they
-   are built (`app.shared_layers`).
-4. The blobs, then the manifest under its digest. No tag names it yet: after an interruption here the next run finds
-   the blobs, and the registry's garbage collection may take them.
-5. The attestations and signatures, before any tag, so that no tag names an image without them. Then the index, where
-   there are several images, under its digest, and its signature: a registry that takes no index has no new tag.
-6. The immutable tag. It is resolved again right before; another image under it is refused. (Two machines that publish
-   different images of the same inputs at the same moment are not detected: the inputs are part of the tag's name.)
-7. The smoke checks, or a trusted report of them that still applies; then that report is attached.
-8. The mutable tags, all or none, under the journal, and only after passed checks.
+   1. Everything that can be refused is refused first: an unusable signer, no answer, no permission to write (an upload
+   is begun and cancelled), an immutable tag that names another image. 2. Tags that an interrupted run moved in part are
+   rolled back (`recover`), so each run starts from tags that agree. 3. Wheels without an index are compiled; layers
+   that a trusted attestation describes are found in the registry; the others are built, and the image is audited.
+   Layers that other images need too are pushed and attested right after they are built (`app.shared_layers`). 4. The
+   blobs, then the manifest under its digest. No tag names it yet: after an interruption here the next run finds the
+   blobs, and the registry's garbage collection may take them. 5. The attestations and signatures, before any tag, so
+   that no tag names an image without them. If there are several images, then the index under its digest, and its
+   signature; a registry that takes no index has no new tag. 6. The immutable tag. It is resolved again right before;
+   another image under it is refused. (Two machines that publish different images of the same inputs at the same moment
+   are not detected, since the inputs are part of the tag's name.) 7. The smoke checks, or a trusted report of them that
+   still applies; then that report is attached. 8. The mutable tags, all or none, under the journal, and only after
+   passed checks.
 
 So each tag names, at every moment, a manifest whose blobs are all there. Each step finds work that was done before and
 does nothing then: repeating an interrupted run ends where an undisturbed run ends.
@@ -108,9 +107,9 @@ class PublishOptions:
 
 @dataclass(frozen=True)
 class PublishJob:
-    """One image to publish; `expected` is its digest, where it is known before anything is built.
+    """One image to publish; `expected` is its digest if it is known before anything is built.
 
-    `tags` are those of the image, or of the index that it is in.
+    `tags` are the tags of the image, or of the index that it is in.
     """
 
     cell: Cell
@@ -145,10 +144,10 @@ class Publisher:
             signer = keys.signer(self._key, session.env.get(_PASSWORD_VARIABLE), session.progress)
             self.trust.require(signer, self._key)
             return signer
-        found = keyless(self.project, session.env, Client(session.settings))
-        if found is None and self.trust.has_signers:
-            session.progress.say("note: nothing is signed, so machines that trust what publish.yaml names reject it")
-        return found
+        keyless_signer = keyless(self.project, session.env, Client(session.settings))
+        if keyless_signer is None and self.trust.has_signers:
+            session.progress.say("note: nothing is signed; machines that trust signers of publish.yaml reject it")
+        return keyless_signer
 
     def require_signer(self) -> None:
         """Raise TrustError for an unusable signer: its key cannot be read, or the project does not name it."""
@@ -156,8 +155,8 @@ class Publisher:
 
     @property
     def _key(self) -> Path | None:
-        named = self.session.env.get(KEY_VARIABLE)
-        return self.options.key or (Path(named) if named else None)
+        variable = self.session.env.get(KEY_VARIABLE)
+        return self.options.key or (Path(variable) if variable else None)
 
     @cached_property
     def source(self) -> documents.SourceCommit | None:
@@ -179,9 +178,11 @@ class Publisher:
         """
         session = self.session
         locked = [cell for cell in session.matrix.cells() if session.has_lock(cell)]
-        own = {cell.image for cell in locked if session.is_locked_here(cell)}
-        others = sorted(session.matrix.defaults.keys() - {image}, key=lambda other: (other not in own, other))
-        siblings = [self.reference(other) for other in others]
+        own_images = {cell.image for cell in locked if session.is_locked_here(cell)}
+        other_images = sorted(
+            session.matrix.defaults.keys() - {image}, key=lambda other: (other not in own_images, other)
+        )
+        siblings = [self.reference(other) for other in other_images]
         return (
             self.repository(client, self.reference(image), siblings),
             [self.repository(client, sibling) for sibling in siblings],
@@ -193,7 +194,7 @@ class Publisher:
         return RemoteRepository(name, target, Repository(name, client, settings))
 
     def tags(self, cells: Sequence[tuple[Cell, Lock]]) -> Tags:
-        """Return the tags of an image, or of the index of images that differ in the platform alone."""
+        """Return the tags of an image, or of the index of images that differ only in the platform."""
         (default,) = self.session.matrix.select(cells[0][0].image)
         locks, options = [lock for _, lock in cells], self.options
         if len(locks) == 1:
@@ -203,14 +204,14 @@ class Publisher:
     def jobs(self, cells: Sequence[tuple[Cell, Lock]]) -> tuple[PublishJob, ...]:
         """Return a job for each image; all of them have the same tags."""
         shared, store, options = self.tags(cells), self.session.store, self.options
-        rest = (options.compression, options.test, options.require_gpu)
+        settings = (options.compression, options.test, options.require_gpu)
         return tuple(
-            PublishJob(cell, lock, shared, *rest, expected_digest(lock, store, options.compression))
+            PublishJob(cell, lock, shared, *settings, expected_digest(lock, store, options.compression))
             for cell, lock in cells
         )
 
     def attachment_steps(self, lock: Lock) -> list[str]:
-        """Return, in sentences, what publishing does besides pushing and tagging.
+        """Return sentences about the steps of publishing besides pushing and tagging.
 
         Raises TrustError as `publish_images` does, but requests no token from GitHub.
         """
@@ -221,40 +222,43 @@ class Publisher:
             signed = f"signed with {self.signer.name}"
         elif self.project.identities and self.session.env.get("GITHUB_ACTIONS"):
             signed = "signed without a key, as this run of GitHub Actions"
-        found = licences.restricted(lock, KnownLicences())
-        named = [f"named: {each.licence} restricts {counted(len(each.covers), 'package')}" for each in found]
-        return [*named, f"attached: {', '.join(kinds)}; {signed}"]
+        restrictions = licences.restricted(lock, KnownLicences())
+        restriction_texts = [
+            f"named: {restriction.licence} restricts {counted(len(restriction.covers), 'package')}"
+            for restriction in restrictions
+        ]
+        return [*restriction_texts, f"attached: {', '.join(kinds)}; {signed}"]
 
 
-def parse_destination(named: str | None) -> str:
+def parse_destination(destination: str | None) -> str:
     """Return the registry path below which each image has a repository. Raises UsageError."""
     fix = "write ghcr.io/acme/rl, say; publish.yaml can name it: `publish: {to: ghcr.io/acme/rl}`"
-    if named is None:
+    if destination is None:
         raise UsageError(
             "there is no repository to publish to",
             code="usage-no-repository",
             why="neither --to nor publish.yaml names one",
             fix=fix,
         )
-    place = named.removesuffix("/")
-    path = place.partition("/")[2]
+    path_prefix = destination.removesuffix("/")
+    path = path_prefix.partition("/")[2]
     why = None
     if ":" in path.rpartition("/")[2] or "@sha256:" in path:
-        why = "it is one image: each image gets a repository below the path, and tags of its own"
-    elif place in HUB_NAMES:
+        why = "it names one image, but each image gets a repository below the path, and tags of its own"
+    elif path_prefix in HUB_NAMES:
         why = "on Docker Hub, repositories lie below the name of a user or an organization"
     else:
         try:
-            registry.parse(f"{place}/image")
+            registry.parse(f"{path_prefix}/image")
         except FetchError as error:
             why = error.why or error.what
     if why:
         raise UsageError("--to names no repository of a registry", code="usage-no-repository", why=why, fix=fix)
-    return place
+    return path_prefix
 
 
 def expected_digest(lock: Lock, store: Store, compression: Compression) -> str | None:
-    """Return the digest that the lock's image will have, where the store built it or the lock records it."""
+    """Return the digest that the lock's image will have, if the store built it or the lock records it."""
     if compression != "zstd":
         return None
     record = lock.record
@@ -322,7 +326,7 @@ class PublishedImage:
 
 @dataclass(frozen=True)
 class AssembledImage:
-    """An image as it is pushed. `canonical` is the image with its layers as imagegen compresses them."""
+    """An image in the form that is pushed. `canonical` is the image with its layers as imagegen compresses them."""
 
     job: PublishJob
     lock: Lock  # with its compiled wheels
@@ -369,14 +373,14 @@ def _publish(
     if index:
         tagged = TaggedManifest(store.write(index), INDEX_TYPE)
     _require_immutable(first, repository, tagged.digest)
-    totals = [_push_image(publisher, each, repository, reader) for each in built]
+    totals = [_push_image(publisher, image, repository, reader) for image in built]
     if index:
         _push_index(publisher, index, repository, reader)
     if _require_immutable(first, repository, tagged.digest):
         repository.writer.put(store.read(tagged.digest), tagged.media_type, first.tags.immutable)
-    tested = [_ensure_tested(publisher, each, repository, reader) if first.test else (None, "") for each in built]
+    tested = [_ensure_tested(publisher, image, repository, reader) if first.test else (None, "") for image in built]
     moved = move_tags(repository, store, tagged, first.tags.mutable, progress) if first.test else {}
-    done = partial(
+    published_image = partial(
         PublishedImage,
         repository=repository.name,
         immutable_tag=first.tags.immutable,
@@ -384,24 +388,24 @@ def _publish(
         index=tagged.digest if index else None,
     )
     return tuple(
-        done(
-            cell=each.job.cell.id,
-            digest=each.image.digest,
-            record=layers.record_of(each.canonical),
+        published_image(
+            cell=built_image.job.cell.id,
+            digest=built_image.image.digest,
+            record=layers.record_of(built_image.canonical),
             pushed=pushed,
             smoke_report=report,
             smoke_source=source,
         )
-        for each, pushed, (report, source) in zip(built, totals, tested, strict=True)
+        for built_image, pushed, (report, source) in zip(built, totals, tested, strict=True)
     )
 
 
 def _by_platform(built: Sequence[AssembledImage]) -> dict[str, Descriptor]:
-    return {each.lock.platform: each.descriptor for each in built}
+    return {image.lock.platform: image.descriptor for image in built}
 
 
 def expected_tagged(jobs: Sequence[PublishJob], store: Store) -> str | None:
-    """Return the digest that the tags will name, where it is known before anything is built."""
+    """Return the digest that the tags will name, if it is known before anything is built."""
     if len(jobs) == 1:
         return jobs[0].expected
     images: dict[str, Descriptor] = {}
@@ -410,22 +414,22 @@ def expected_tagged(jobs: Sequence[PublishJob], store: Store) -> str | None:
         if job.expected and recorded and recorded.digest == job.expected:
             images[job.lock.platform] = Descriptor(MANIFEST_TYPE, job.expected, len(recorded.manifest))
         elif job.expected:
-            with suppress(StoreError):  # of a store that has lost the manifest: the build makes it again
+            with suppress(StoreError):  # if the store has lost the manifest, the build makes it again
                 images[job.lock.platform] = Descriptor(MANIFEST_TYPE, job.expected, len(store.read(job.expected)))
     return digest_of(write_image_index(images)) if len(images) == len(jobs) else None
 
 
 def _require_immutable(job: PublishJob, repository: RemoteRepository, digest: str) -> bool:
-    """Return whether the immutable tag is still to be set. Raises PublishError where it names another image."""
-    found = repository.resolve_tag(job.tags.immutable)
-    if found not in (None, digest):
+    """Return whether the immutable tag must be set. Raises PublishError if it names another image."""
+    current = repository.resolve_tag(job.tags.immutable)
+    if current not in (None, digest):
         raise PublishError(
             f"{repository.name}:{job.tags.immutable} names another image and is immutable",
             code="publish-tag-immutable",
-            why=f"it is {found}, and this is {digest}: the same inputs gave other bytes, by another codec or compiler",
+            why=f"it is {current}, and this is {digest}; another codec or compiler gave other bytes",
             fix=f"`imagegen lock {job.lock.cell} --as-of TIME` gives the lock another cutoff, and so another tag",
         )
-    return found is None
+    return current is None
 
 
 def _assemble(
@@ -441,13 +445,13 @@ def _assemble(
         shared = SharedRegistry(repositories[0], by_image, publisher.signer, publisher.trust)
         remote = share_layers(session, cell, lock, remote, shared)
     canonical = assemble_image(session, cell, lock, audit=options.audit, remote=remote)
-    known = read_known_licences(lock, session.context_for(cell))
-    for restriction in licences.restricted(lock, known):
+    known_licences = read_known_licences(lock, session.context_for(cell))
+    for restriction in licences.restricted(lock, known_licences):
         progress.say(f"NOTE: restricted: {restriction}")
     image = canonical
     if job.compression == "gzip":
         image = compress_with_gzip(lock, canonical, store, progress, remote.recompressed)
-    return AssembledImage(job, lock, image, canonical, known)
+    return AssembledImage(job, lock, image, canonical, known_licences)
 
 
 def _push_image(
@@ -474,13 +478,13 @@ def _push_image(
 
 
 def _push_index(publisher: Publisher, index: bytes, repository: RemoteRepository, reader: AttachmentReader) -> None:
-    """Push an index, whose manifests are there, under its digest, and sign it: it says which image a machine gets."""
+    """Push an index, whose manifests are in the registry, under its digest, and sign it."""
     try:
         repository.writer.put(index, INDEX_TYPE)
     except PublishError as error:
         error.fix = error.fix or (
-            "no tag was set; run the same command again, or, where the registry takes no image indexes, publish each "
-            "platform under tags of its own: leave out --platform"
+            "no tag was set; run the same command again; if the registry takes no image indexes, publish each platform "
+            "under tags of its own, without --platform"
         )
         raise
     subject = Descriptor(INDEX_TYPE, digest_of(index), len(index))
@@ -495,12 +499,12 @@ def _attach(
     reader: AttachmentReader,
     scans: Mapping[str, bytes],
 ) -> None:
-    """Attach and sign those of the documents that the subject lacks, and the wheel scans that its layers refer to."""
-    signer, there = publisher.signer, reader.read(repository, subject.digest)
-    new = attachments.missing(documents, there.documents, signs=signer is not None)
+    """Attach and sign the documents that the subject lacks, and the wheel scans that its layers refer to."""
+    signer, attached = publisher.signer, reader.read(repository, subject.digest)
+    new = attachments.missing(documents, attached.documents, signs=signer is not None)
     if any(document.kind is LAYERS for document in new):  # before the description names the scans
         repository.writer.attach_all(subject, FACTS, scans, FACT, {})
-    if new or (signer and not there.signers):
+    if new or (signer and not attached.signers):
         annotations = attachments.source_annotations(publisher.source)
         attach(repository.writer, repository.reader, subject, new, signer, annotations, publisher.trust)
 
@@ -523,9 +527,9 @@ def _find_smoke_report(
     """Return a saved or attested report of passed checks, else run them."""
     job, digest = built.job, built.image.digest
     required = SmokeRequirement.of(digest, built.lock, job.cell.declarations, require_gpu=job.require_gpu)
-    if found := find_saved(session.store, required):
+    if saved := find_saved(session.store, required):
         session.progress.say("the smoke checks passed for this image before, and neither it nor they have changed")
-        return found, "this store"
+        return saved, "this store"
     if attested := find_attested(reader.read(repository, digest).documents, required):
         session.progress.say(f"the smoke checks passed for this image: {attested[1]} attests it")
         return attested
@@ -539,7 +543,7 @@ def _find_smoke_report(
 def run_smoke_checks(
     session: Session, built: AssembledImage, repository: RemoteRepository, required: SmokeRequirement
 ) -> smoke.SmokeReport:
-    """Run the smoke checks in an engine, which pulls from the registry what the store lacks."""
+    """Run the smoke checks in an engine, which pulls the image from the registry if the store lacks a blob."""
     lock, image = built.lock, built.image
     tag = local_tags(lock)[1] + COMPRESSION_SUFFIXES[built.job.compression]
     settings = session.settings
@@ -547,8 +551,8 @@ def run_smoke_checks(
         if all(session.store.has(blob.digest, blob.size) for blob in image.blobs):
             engine.load(session.store, image.digest, tag, session.progress)
         else:
-            found = credentials_for(endpoint(repository.reference, settings).host, settings.env)
-            login = (found.user, found.secret) if found else None
+            credentials = credentials_for(endpoint(repository.reference, settings).host, settings.env)
+            login = (credentials.user, credentials.secret) if credentials else None
             engine.pull(engine_name(repository.reference, settings), image.digest, tag, login, session.progress)
         return smoke.run(
             engine,

@@ -1,4 +1,4 @@
-"""Plan a publish without doing it: from the locks and the store, and from the registry where it answers."""
+"""Plan a publish from the locks, the store, and the registry if it answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from imagegen.supply.publish.repository import RemoteRepository
 
 
 def plan_publish(publisher: Publisher, cells: Sequence[tuple[Cell, Lock]]) -> tuple[PublishPlan, ...]:
-    """Return what publishing the images under the same tags would do, image by image.
+    """Return the plan of publishing the images under the same tags, image by image.
 
     Builds nothing; a registry that does not answer is noted.
     """
@@ -33,7 +33,7 @@ def plan_publish(publisher: Publisher, cells: Sequence[tuple[Cell, Lock]]) -> tu
         return plans
     platforms = tuple(sorted(job.lock.platform for job in jobs))
     index = expected_tagged(jobs, publisher.session.store)
-    return tuple(replace(each, platforms=platforms, index=index) for each in plans)
+    return tuple(replace(image_plan, platforms=platforms, index=index) for image_plan in plans)
 
 
 def _plan(publisher: Publisher, job: PublishJob) -> PublishPlan:
@@ -47,7 +47,7 @@ def _plan(publisher: Publisher, job: PublishJob) -> PublishPlan:
     except (PublishError, FetchError) as error:
         session.progress.say(f"note: {name.name} could not be read: {error.why or error.what}")
     required = known_layers(job, store)
-    in_store = {each.digest for each in required if each.digest and store.has(each.digest, each.size)}
+    in_store = {layer.digest for layer in required if layer.digest and store.has(layer.digest, layer.size)}
     made_anew = None if job.compression == "zstd" else f"{job.compression} layers are known only once they are made"
     return plan(
         lock.cell,
@@ -92,12 +92,12 @@ def query_registry(
         for layer in known_layers(job, store)
         if layer.digest is not None and layer.size is not None
     }
-    there = repository.writer.present(required.values())
+    present = repository.writer.present(required.values())
     near: frozenset[str] = frozenset()
     for other in siblings:
-        near |= other.writer.present(blob for digest, blob in required.items() if digest not in there | near)
+        near |= other.writer.present(blob for digest, blob in required.items() if digest not in present | near)
     tags = {tag: repository.resolve_tag(tag) for tag in (job.tags.immutable, *(job.tags.mutable if job.test else ()))}
-    return RegistryState(there, near, tags)
+    return RegistryState(present, near, tags)
 
 
 def _tested(job: PublishJob, store: Store) -> str:
@@ -111,7 +111,7 @@ def _tested(job: PublishJob, store: Store) -> str:
 
 def _unknown(job: PublishJob) -> Iterator[str]:
     locks = [environment.lock for environment in environments(job.lock)]
-    made = {wheel.build for lock in locks for wheel in lock.wheels if wheel.build}
-    compiled = sorted({build.name for lock in locks for build in lock.builds if build.key not in made})
+    built = {wheel.build for lock in locks for wheel in lock.wheels if wheel.build}
+    compiled = sorted({build.name for lock in locks for build in lock.builds if build.key not in built})
     if compiled and not job.lock.record:
         yield f"the layers of {', '.join(compiled)}: {counted(len(compiled), 'wheel')} must be compiled first"

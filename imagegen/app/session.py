@@ -1,4 +1,4 @@
-"""One invocation: the project, the settings, and what both provide, loaded when first used."""
+"""One invocation with its project and settings, and the data of both, loaded at first use."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class LockCheck:
 
 
 class Session:
-    """One invocation: what every use case takes. Messages go to `progress`."""
+    """One invocation, which every use case takes. Messages go to `progress`."""
 
     def __init__(self, env: Mapping[str, str], project: Path, progress: Progress) -> None:
         self.env = env
@@ -85,11 +85,14 @@ class Session:
 
     @cached_property
     def matrix_directories(self) -> list[Path]:
-        """The directories of matrices and recipes: the shipped ones, then those of the project."""
+        """The directories of matrices and recipes, first the shipped ones, then the project's."""
         directories = [shipped(name) for name in _SHIPPED]
-        theirs = {directory.resolve() for directory in directories}
-        own = (self.project / directory.name for directory in directories)
-        return [*directories, *(each for each in own if _there(each) and each.resolve() not in theirs)]
+        shipped_directories = {directory.resolve() for directory in directories}
+        project_directories = (self.project / directory.name for directory in directories)
+        return [
+            *directories,
+            *(path for path in project_directories if _there(path) and path.resolve() not in shipped_directories),
+        ]
 
     def with_matrices(self, directory: Path) -> Session:
         """Return a session of this project with the matrix files of one more directory; it keeps no results."""
@@ -112,7 +115,7 @@ class Session:
         return compiled.digest_of_trees(self.matrix_directories)
 
     def _compiled(self, kind: str, subject: str, compute: Callable[[], T], *inputs: str | None) -> T:
-        """Return the result of `compute`, which the files of matrices and the other inputs decide alone.
+        """Return the result of `compute`, which only the files of matrices and the other inputs decide.
 
         All projects without matrices and recipes of their own share one result.
         """
@@ -253,13 +256,13 @@ class Session:
         return self._compiled("catalogue", "", lambda: catalogue.load(directories))
 
     def lock_path(self, cell: Cell) -> Path:
-        """Return the path of the project's lock, else of the shipped one; of the project's where neither exists."""
-        own = self.project / "locks" / f"{cell.id}.toml"
-        theirs = shipped("locks") / f"{cell.id}.toml"
-        return theirs if theirs.exists() and not _there(own) else own
+        """Return the path of the project's lock, or of the shipped one if only that exists."""
+        project_lock = self.project / "locks" / f"{cell.id}.toml"
+        shipped_lock = shipped("locks") / f"{cell.id}.toml"
+        return shipped_lock if shipped_lock.exists() and not _there(project_lock) else project_lock
 
     def is_locked_here(self, cell: Cell) -> bool:
-        """Return whether the path of the cell's lock is in the project, and is not that of a shipped lock."""
+        """Return whether the path of the cell's lock is in the project, and not among the shipped locks."""
         return self.lock_path(cell).is_relative_to(self.project)
 
     def require_project_cells(self, command: str) -> Sequence[Cell]:
@@ -291,15 +294,15 @@ class Session:
             return None
         text = self.lock_text(cell)
         digest = compiled.digest_of(text)
-        read, known = self._read.get(cell.id, (None, None))
-        if read and known == digest and not cell.environments:
+        read, kept_digest = self._read.get(cell.id, (None, None))
+        if read and kept_digest == digest and not cell.environments:
             return read
         if cell.environments:
-            found = self._join_locks(cell, text, path)
+            locked = self._join_locks(cell, text, path)
         else:
-            found = self.compiled.of("lock", os.path.abspath(path), [digest], lambda: _parse_lock(text, path))
-        self._read[cell.id] = found, digest
-        return found
+            locked = self.compiled.of("lock", os.path.abspath(path), [digest], lambda: _parse_lock(text, path))
+        self._read[cell.id] = locked, digest
+        return locked
 
     def _join_locks(self, cell: Cell, text: str, path: Path) -> Lock:
         """Return the lock of an image with several environments. Raises LockError where a cell of one has none."""
@@ -321,97 +324,104 @@ class Session:
         where = str(self.lock_path(cell))
         raise LockError(f"{cell.id} has no lock", code="lock-missing", where=where, fix=f"`imagegen lock {cell.id}`")
 
-    def digest_of_inputs(self, found: Lock, cell: Cell) -> str | None:
-        """Return the digest of a lock's file, of all matrices and recipes and of the code; None where one is not known,
-        as of a lock that was made and not read.
+    def digest_of_inputs(self, locked: Lock, cell: Cell) -> str | None:
+        """Return the digest of a lock's file, of all matrices and recipes and of the code.
+
+        Return None if one is not known, because the lock was made and not read.
         """
         from imagegen.plan.lock.environments import parts  # late, as below
 
         read, digest = self._read.get(cell.id, (None, None))
-        known = [compiled.digest_of_code(), self.sources, digest if read is found else None]
-        known += [self.digest_of_inputs(each, part) for part, each in parts(cell, found) if each is not found]
-        return compiled.digest_of(*filter(None, known)) if all(known) else None
+        digests = [compiled.digest_of_code(), self.sources, digest if read is locked else None]
+        digests += [
+            self.digest_of_inputs(environment_lock, part)
+            for part, environment_lock in parts(cell, locked)
+            if environment_lock is not locked
+        ]
+        return compiled.digest_of(*filter(None, digests)) if all(digests) else None
 
-    def check_lock(self, found: Lock, cell: Cell) -> LockCheck:
-        """Return what is wrong with a lock. Raises LockError for a platform that wheels do not know."""
+    def check_lock(self, locked: Lock, cell: Cell) -> LockCheck:
+        """Check a lock. Raises LockError for a platform without wheels."""
         path = os.path.abspath(self.lock_path(cell))
         if cell.environments:
-            inputs = self.digest_of_inputs(found, cell)
-            return self._compiled("lock-check", path, lambda: self._check_environments(found, cell), inputs)
+            inputs = self.digest_of_inputs(locked, cell)
+            return self._compiled("lock-check", path, lambda: self._check_environments(locked, cell), inputs)
         read, digest = self._read.get(cell.id, (None, None))
         return self._compiled(
-            "lock-check", path, lambda: self._check_lock(found, cell), digest if read is found else None
+            "lock-check", path, lambda: self._check_lock(locked, cell), digest if read is locked else None
         )
 
-    def _check_lock(self, found: Lock, cell: Cell) -> LockCheck:
-        if stale := lock.stale(found, cell):
+    def _check_lock(self, locked: Lock, cell: Cell) -> LockCheck:
+        if stale := lock.stale(locked, cell):
             return LockCheck(stale=stale)
-        if contradictions := lock.contradictions(found, cell):
+        if contradictions := lock.contradictions(locked, cell):
             return LockCheck(contradictions=contradictions)
-        if edited := self._edited(found, cell):
+        if edited := self._edited(locked, cell):
             return LockCheck(edited=edited)
-        return LockCheck(verdict=self.judge(compatibility.facts_of_lock(found, cell.base.glibc), cell))
+        return LockCheck(verdict=self.judge(compatibility.facts_of_lock(locked, cell.base.glibc), cell))
 
     def judge(self, facts: Facts, cell: Cell) -> Verdict:
         """Return the verdict of the rules on facts of a lock of the cell, of today or of an earlier one."""
         return compatibility.judge(self.knowledge, cell, facts)
 
-    def _check_environments(self, found: Lock, cell: Cell) -> LockCheck:
-        """Return what is wrong with the lock of an image with several environments, or with those of their cells."""
+    def _check_environments(self, image_lock: Lock, cell: Cell) -> LockCheck:
+        """Check the lock of an image with several environments, and the locks of their cells."""
         from imagegen.image import layers
         from imagegen.plan.lock.environments import CombinedLock, parts
 
-        checked = {part.id: self.check_lock(locked, part) for part, locked in parts(cell, found)}
-        moved = found.moved if isinstance(found, CombinedLock) else ()
+        checked = {part.id: self.check_lock(locked, part) for part, locked in parts(cell, image_lock)}
+        moved = image_lock.moved if isinstance(image_lock, CombinedLock) else ()
         stale, contradictions, edited = (
-            tuple(f"{name}: {each}" for name, check in checked.items() for each in getattr(check, kind))
+            tuple(f"{name}: {field}" for name, check in checked.items() for field in getattr(check, kind))
             for kind in ("stale", "contradictions", "edited")
         )
         if stale or contradictions or edited:
             return LockCheck(stale, contradictions, edited)
         if moved:
             return LockCheck(stale=tuple(f"environment {name}" for name in moved))
-        if wrong := layers.record_contradictions(found):
+        if wrong := layers.record_contradictions(image_lock):
             return LockCheck(edited=wrong)
-        verdicts = [each.verdict for each in checked.values() if each.verdict]
+        verdicts = [result.verdict for result in checked.values() if result.verdict]
         refused = (verdict for verdict in verdicts if verdict.answer == "incompatible")
-        return LockCheck(verdict=next(refused, max(verdicts, key=lambda each: len(each.conflicts), default=None)))
+        return LockCheck(
+            verdict=next(refused, max(verdicts, key=lambda candidate: len(candidate.conflicts), default=None))
+        )
 
     def fresh_lock(self, cell: Cell) -> Lock:
         """Return the cell's lock. Raises LockError or IncompatibleError when it is missing, stale or breaks a rule."""
-        found = self.find_lock(cell)
-        if found is None:
+        current = self.find_lock(cell)
+        if current is None:
             self._missing_lock(cell)
         from imagegen.plan.lock.environments import parts  # late: it is loaded where there is a lock
 
-        self.require_sound(found, cell)
-        for part, locked in parts(cell, found):
+        self.require_sound(current, cell)
+        for part, locked in parts(cell, current):
             self.require_own_packages(locked, part)
             self.require_unchanged_stack(locked, part)
-        return found
+        return current
 
-    def require_own_packages(self, found: Lock, cell: Cell) -> None:
-        """Bring the project's own packages into the store. Raises LockError where they are not as they were locked."""
+    def require_own_packages(self, locked: Lock, cell: Cell) -> None:
+        """Bring the project's own packages into the store. Raises LockError if they differ from the lock."""
         from imagegen.plan.lock.model import LOCAL  # late: it is loaded where there is a lock
 
-        if any(wheel.file.index == LOCAL for wheel in found.wheels):  # else no store is needed
-            lock.require_own_packages(found, cell, self.project, self.store)
+        if any(wheel.file.index == LOCAL for wheel in locked.wheels):  # else no store is needed
+            lock.require_own_packages(locked, cell, self.project, self.store)
 
-    def require_unchanged_stack(self, found: Lock, cell: Cell) -> None:
+    def require_unchanged_stack(self, locked: Lock, cell: Cell) -> None:
         """Raise LockError where the project's lock file no longer has the packages of a lock."""
         if cell.stack:
             from imagegen.plan.projects.stack import read_stack  # late: an ordinary build reads no such file
 
-            read_stack(cell.stack, self.project).require_unchanged(found, cell)
+            read_stack(cell.stack, self.project).require_unchanged(locked, cell)
 
-    def require_sound(self, found: Lock, cell: Cell) -> None:
+    def require_sound(self, image_lock: Lock, cell: Cell) -> None:
         """Raise LockError or IncompatibleError where a lock is stale or edited, or breaks a rule."""
-        checked = self.check_lock(found, cell)
+        checked = self.check_lock(image_lock, cell)
         self.require_unedited(checked, cell)
         if cell.environments:
             from imagegen.plan.lock.environments import parts  # late, as above
 
-            for part, locked in parts(cell, found):
+            for part, locked in parts(cell, image_lock):
                 self.require_sound(locked, part)
         elif checked.verdict:
             self._require_compatible(cell, checked.verdict)
@@ -431,7 +441,7 @@ class Session:
                 "--upgrade-package NAME for a direct download",
             )
 
-    def _edited(self, found: Lock, cell: Cell) -> tuple[str, ...]:
+    def _edited(self, locked: Lock, cell: Cell) -> tuple[str, ...]:
         """Return the fields in which a lock contradicts rules or catalogue, or its record the rest of it.
 
         The lock is neither stale nor does it contradict its cell.
@@ -440,16 +450,16 @@ class Session:
         from imagegen.plan.lock.freshness import gpus_of
 
         wrong: list[str] = []
-        if found.gpu != gpus_of(cell, self.matrix.rules, compatibility.facts_of_lock(found, cell.base.glibc)):
+        if locked.gpu != gpus_of(cell, self.matrix.rules, compatibility.facts_of_lock(locked, cell.base.glibc)):
             wrong.append("gpu.driver")
-        if any(wheel.file.url for wheel in found.wheels):
+        if any(wheel.file.url for wheel in locked.wheels):
             from imagegen.wheels.resolve import candidates
 
-            wrong += candidates.uncatalogued(found, cell, self.wheel_catalogue)
-        return (*wrong, *layers.record_contradictions(found))
+            wrong += candidates.uncatalogued(locked, cell, self.wheel_catalogue)
+        return (*wrong, *layers.record_contradictions(locked))
 
     def scratch_lock(self, cell: Cell, locked: Lock, error: PackagesGoneError) -> Lock:
-        """Return the lock with today's Debian packages, and write it beside the store, not into the project."""
+        """Return the lock with today's Debian packages, and write it next to the store, not into the project."""
         from imagegen.image import base
         from imagegen.plan.lock.builds import keyed
 
@@ -461,7 +471,7 @@ class Session:
         path = self.settings.store.parent / "scratch" / f"{cell.id}.toml"
         lock.write(fresh, path)
         self.progress.say(f"NOTE: {error}")
-        self.progress.say(f"NOTE: the base was locked anew for this build alone ({path}).")
+        self.progress.say(f"NOTE: the base was locked again for only this build ({path}).")
         self.progress.say(
             f"NOTE: the image is not the recorded one; `imagegen lock {cell.id} --upgrade-base` moves the lock."
         )
@@ -490,19 +500,19 @@ class Session:
 
 
 def _parse_lock(text: str, path: Path) -> Lock:
-    found = lock.loads(text, path)
-    lock.inputs_hash(found)  # so that the kept result has it
-    return found
+    locked = lock.loads(text, path)
+    lock.inputs_hash(locked)  # so that the kept result has it
+    return locked
 
 
 def _other_version(project: Path, errors: MatrixErrors) -> MatrixError:
-    """Return the error about a clone whose matrices are not those of the imagegen that runs."""
+    """Return the error about a clone whose matrices differ from the matrices of the running imagegen."""
     first = errors.errors[0]
     return MatrixError(
-        "this is imagegen's own source tree, whose matrices are not those of the installed imagegen",
+        "this is imagegen's own source tree, and its matrices differ from the matrices of the installed imagegen",
         code="matrix-other-version",
         where=str(project.resolve()),
-        why=f"{counted(len(errors.errors), 'error')} beside imagegen {__version__}; {first.where}: {first.what}",
+        why=f"{counted(len(errors.errors), 'error')} with imagegen {__version__}; {first.where}: {first.what}",
         fix="`make setup` there, then use its .venv/bin/imagegen; or use another directory: `imagegen --project DIR`",
     )
 

@@ -4,9 +4,9 @@ The steps for one image, when several workers may publish images of one project 
 
 1. Layers that others have published are found in the registry, the base among them.
 2. The layers that this worker makes for all are made, pushed and attested.
-3. The layers of this image alone are made; meanwhile other workers publish theirs.
-4. The layers of the others are looked up again; a quarter of those that are not there are made, pushed and attested;
-   and so on until none is left. So the others replace a worker that ended, or does not run, and no worker waits.
+3. The layers that only this image has are made; meanwhile other workers publish theirs.
+4. The layers of the others are looked up again; a quarter of the missing ones are made, pushed and attested; and so on
+   until none is missing. So the others replace a worker that ended or does not run, and no worker waits.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ROUNDS = 4  # a larger number makes fewer layers twice, and downloads fewer at 
 
 @dataclass(frozen=True)
 class SharedRegistry:
-    """Repositories in which workers share layers, by image, and the signer of what is shared; `own` is the image's."""
+    """Repositories in which workers share layers, by image, and the signer of shared layers; `own` is the image's."""
 
     own: RemoteRepository
     repositories: Mapping[str, RemoteRepository]
@@ -48,7 +48,7 @@ def share_layers(
 ) -> RemoteLayers:
     """Make the layers that the cell shares with other cells; return `remote` with those that other workers made.
 
-    An image with several environments shares none: what they have in common is in layers of its own.
+    An image with several environments shares none, because its own layers have what its environments share.
 
     Raises as `ensure_layers`, and PublishError, FetchError, TrustError.
     """
@@ -59,21 +59,21 @@ def share_layers(
     apart = [part for part in absent if part.wheels and not overridden & {wheel.name for wheel in part.wheels}]
     locks, below = _locks(session, cell), plan_base(lock)
     shares = prebuilt.share(apart, cell.id, locks)
-    base_users = [each for each in locks.values() if plan_base(each) == below]
+    base_users = [locked for locked in locks.values() if plan_base(locked) == below]
     if not shares.mine and not shares.theirs and len(base_users) < _SHARED:
         return remote
     images = prebuilt.images_by_layer(locks.values())
     remote = _find(session, lock, [*below, *shares.mine, *shares.theirs], images, remote, registry)
     _attest(session, cell, lock, _make(session, cell, lock, shares.mine, remote), registry)
-    theirs = _still(session, lock, shares.theirs, remote)
-    if theirs:
+    pending = _still(session, lock, shares.theirs, remote)
+    if pending:
         _make(session, cell, lock, shares.own, remote)
-    while theirs:
-        remote = _find(session, lock, theirs, images, remote, registry)
-        theirs = _still(session, lock, theirs, remote)
-        some = -(-len(theirs) // _ROUNDS)
-        _attest(session, cell, lock, _make(session, cell, lock, theirs[:some], remote), registry)
-        theirs = theirs[some:]
+    while pending:
+        remote = _find(session, lock, pending, images, remote, registry)
+        pending = _still(session, lock, pending, remote)
+        some = -(-len(pending) // _ROUNDS)
+        _attest(session, cell, lock, _make(session, cell, lock, pending[:some], remote), registry)
+        pending = pending[some:]
     return remote
 
 
@@ -82,72 +82,76 @@ def _absent(session: Session, lock: Lock, remote: RemoteLayers) -> list[LayerPla
     return [layer.plan for layer in resolve_layers(lock, session.store, remote) if layer.origin is LayerOrigin.BUILD]
 
 
-def _still(session: Session, lock: Lock, parts: Sequence[LayerPlan], remote: RemoteLayers) -> list[LayerPlan]:
-    """Return those of the layers that are still absent, in their order."""
+def _still(session: Session, lock: Lock, plans: Sequence[LayerPlan], remote: RemoteLayers) -> list[LayerPlan]:
+    """Return the layers that are still absent, in their order."""
     absent = {part.key for part in _absent(session, lock, remote)}
-    return [part for part in parts if part.key in absent]
+    return [part for part in plans if part.key in absent]
 
 
 def _find(
     session: Session,
     lock: Lock,
-    parts: Sequence[LayerPlan],
+    plans: Sequence[LayerPlan],
     images: Mapping[str, Collection[str]],
     remote: RemoteLayers,
     registry: SharedRegistry,
 ) -> RemoteLayers:
-    """Return `remote` with those of the layers that other workers have published; `images` are those with a layer."""
-    places = {part.key: [registry.repositories[image] for image in sorted(images.get(part.name, ()))] for part in parts}
-    found = prebuilt.find(places, lock, registry.own, registry.trust, session.store, session.progress)
-    if not found:
+    """Return `remote` with the layers that other workers have published; `images` maps a layer to images with it."""
+    repositories = {
+        part.key: [registry.repositories[image] for image in sorted(images.get(part.name, ()))] for part in plans
+    }
+    published = prebuilt.find(repositories, lock, registry.own, registry.trust, session.store, session.progress)
+    if not published:
         return remote
-    names = ", ".join(sorted(layer.name for layer in found.values()))
-    session.progress.say(f"{registry.own.name} has {counted(len(found), 'layer')} of other workers: {names}")
-    return replace(remote, repository=registry.own.reader, layers={**remote.layers, **found})
+    names = ", ".join(sorted(layer.name for layer in published.values()))
+    session.progress.say(f"{registry.own.name} has {counted(len(published), 'layer')} of other workers: {names}")
+    return replace(remote, repository=registry.own.reader, layers={**remote.layers, **published})
 
 
 def _make(
-    session: Session, cell: Cell, lock: Lock, parts: Sequence[LayerPlan], remote: RemoteLayers
+    session: Session, cell: Cell, lock: Lock, plans: Sequence[LayerPlan], remote: RemoteLayers
 ) -> tuple[Layer, ...]:
-    """Make those of the layers that are absent, and the base where it is absent; return what was made."""
-    below, parts = {part.key for part in plan_base(lock)}, _still(session, lock, parts, remote)
-    if not parts and not below & {part.key for part in _absent(session, lock, remote)}:
+    """Make the absent layers, and the base if it is absent; return the new layers."""
+    below, plans = {part.key for part in plan_base(lock)}, _still(session, lock, plans, remote)
+    if not plans and not below & {part.key for part in _absent(session, lock, remote)}:
         return ()
     sources = [layer for layer in resolve_layers(lock, session.store, remote) if layer.plan.key in below]
-    sources += [LayerSource(part, LayerOrigin.BUILD) for part in parts]
-    return tuple(ensure_layers(_part_of(lock, parts), sources, session.context_for(cell), remote))
+    sources += [LayerSource(part, LayerOrigin.BUILD) for part in plans]
+    return tuple(ensure_layers(_part_of(lock, plans), sources, session.context_for(cell), remote))
 
 
-def _attest(session: Session, cell: Cell, lock: Lock, made: Sequence[Layer], registry: SharedRegistry) -> None:
-    """Publish layers; those of a registry's image are known by that image.
+def _attest(session: Session, cell: Cell, lock: Lock, made_layers: Sequence[Layer], registry: SharedRegistry) -> None:
+    """Publish layers, without the layers of a base from a registry, which that image identifies.
 
-    With a base goes its scan: without it, other workers would make the base for their audit.
+    The scan of a base is published with it; otherwise other workers would make the base for their audit.
     """
-    theirs = {layer.key for layer in from_image(lock)}
-    layers = [layer for layer in made if layer.key not in theirs]
+    registry_keys = {layer.key for layer in from_image(lock)}
+    layers = [layer for layer in made_layers if layer.key not in registry_keys]
     if layers:
         keys = {layer.key for layer in layers}
         if keys & {part.key for part in plan_base(lock)}:
             scan_system(lock, session.context_for(cell))
-        some = _part_of(lock, [each.plan for each in resolve_layers(lock, session.store) if each.plan.key in keys])
+        some = _part_of(
+            lock, [source.plan for source in resolve_layers(lock, session.store) if source.plan.key in keys]
+        )
         prebuilt.attest(layers, some, registry.own, session.store, registry.signer, registry.trust, session.progress)
 
 
-def _part_of(lock: Lock, parts: Sequence[LayerPlan]) -> Lock:
-    """Return the lock with the wheels of these layers alone."""
-    return replace(lock, wheels=tuple(wheel for part in parts for wheel in part.wheels))
+def _part_of(lock: Lock, plans: Sequence[LayerPlan]) -> Lock:
+    """Return the lock with only the wheels of these layers."""
+    return replace(lock, wheels=tuple(wheel for part in plans for wheel in part.wheels))
 
 
 def _locks(session: Session, cell: Cell) -> dict[str, Lock]:
-    """Return the locks of the cells that may share layers, by cell: the project's own, else the shipped ones.
+    """Return the locks of the cells that may share layers, by cell. They are the project's own, or the shipped ones.
 
-    A lock that cannot be read ends the publishing of its own cell alone.
+    A lock that cannot be read ends only the publishing of its own cell.
     """
     cells = session.matrix.cells()
-    own = [each for each in cells if session.is_locked_here(each)]
+    own_cells = [cell_of_matrix for cell_of_matrix in cells if session.is_locked_here(cell_of_matrix)]
     locks: dict[str, Lock] = {}
-    for each in own if cell in own else cells:
+    for candidate in own_cells if cell in own_cells else cells:
         with suppress(LockError):
-            if found := session.find_lock(each):
-                locks[each.id] = found
+            if locked := session.find_lock(candidate):
+                locks[candidate.id] = locked
     return locks

@@ -1,4 +1,4 @@
-"""The report: the matrix and its images as static pages."""
+"""The report of the matrix and its images as static pages."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class CellReport:
     history: History
     smoke: Smoke | None
     audit: Audit | None
-    tag: str  # what a build here calls it
-    remote: tuple[str, ...] = ()  # where it is published: by the first tag that moves, and by the one that never does
-    downloads: Mapping[str, tuple[str, bytes]] = field(default_factory=dict)  # what it is -> file name, content
+    tag: str  # the tag of a local build
+    remote: tuple[str, ...] = ()  # its published references: by the first mutable tag, and by the immutable tag
+    downloads: Mapping[str, tuple[str, bytes]] = field(default_factory=dict)  # title -> file name, content
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class SiteReport:
     unlocked: tuple[UnlockedCell, ...] = ()
     others: tuple[Lock, ...] = ()
     packages: tuple[LockedPackage, ...] = ()  # of the locks of `sheets`
-    descriptions: Mapping[str, str] = field(default_factory=dict)  # of images, where a cell's own would mislead
+    descriptions: Mapping[str, str] = field(default_factory=dict)  # of images, if a cell's own would mislead
     unconfirmed: tuple[Rule, ...] = ()  # rules whose last check is more than six months old
     defaults: Collection[str] = ()  # ids of the default cells of images
 
@@ -100,7 +100,7 @@ class Group:
 
 @dataclass(frozen=True)
 class EnvironmentView:
-    """An environment of an image with several; `href` is the page of its cell, where the report has one."""
+    """An environment of an image with several; `href` is the page of its cell, if the report has one."""
 
     name: str
     prefix: str
@@ -144,24 +144,24 @@ class CellPage:
     families: tuple[str, ...]
     main: Mapping[str, str]
     choice: chooser.ChooserValues
-    commands: tuple[tuple[str, str], ...]  # what it does, and the shell text
-    specifications: tuple[tuple[str, str], ...]  # what starts the image or builds on it, and the text by digest
-    environments: tuple[EnvironmentView, ...]  # of an image with several
+    commands: tuple[tuple[str, str], ...]  # a description, and the shell text
+    specifications: tuple[tuple[str, str], ...]  # the tool, and a text with the digest
+    environments: tuple[EnvironmentView, ...]  # empty unless the image has several
     chosen: tuple[Pin, ...]
     needed: tuple[Pin, ...]
     layers: tuple[LayerView, ...]
     packed: int | None
     unpacked: int | None
-    sized: bool  # of some layer it is known what it takes on a disk
+    sized: bool  # whether some layer's size on a disk is known
     heaviest: int
     common: tuple[SharedLayers, ...]
     audit: CheckSummary | None
     smoke: CheckSummary | None
     history: tuple[tuple[LockChange, str | None], ...]  # each with its page, relative to the index
     older: bool
-    missing: str  # what git could not give of the history
+    missing: str  # why git could not give all of the history
     chart: Chart | None
-    downloads: tuple[tuple[str, str], ...]  # what it is, and its file name beside the page
+    downloads: tuple[tuple[str, str], ...]  # title, and file name next to the page
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ def index(report: SiteReport) -> SiteIndex:
         choices=chooser.offered(choices),
         heat=_heat(report, rows),
         packages=report.packages,
-        preferred={sheet.cell.id: place for place, sheet in enumerate(proposed)},
+        preferred={sheet.cell.id: rank for rank, sheet in enumerate(proposed)},
         unconfirmed=report.unconfirmed,
     )
 
@@ -253,8 +253,8 @@ def _heat(report: SiteReport, views: Mapping[str, RowView]) -> HeatMap:
 def _rows(report: SiteReport) -> dict[str, RowView]:
     """Return the view of each cell, by id."""
     choices = {
-        each.cell.id: chooser.values_of(each.cell, {need.component.package for need in each.cell.requirements})
-        for each in report.unlocked
+        item.cell.id: chooser.values_of(item.cell, {need.component.package for need in item.cell.requirements})
+        for item in report.unlocked
     }
     return {
         cell.id: RowView(cell.id, href(cell.id), report.states[cell.id], choices.get(cell.id)) for cell in report.cells
@@ -263,27 +263,27 @@ def _rows(report: SiteReport) -> dict[str, RowView]:
 
 def _unlocked_pages(report: SiteReport) -> Iterable[UnlockedPage]:
     pages = {sheet.cell.id for sheet in report.sheets}
-    for each in report.unlocked:
+    for item in report.unlocked:
         why = (
             "The rules and the metadata behind its state, and what works:",
-            shlex.join(["imagegen", "why", each.cell.id]),
+            shlex.join(["imagegen", "why", item.cell.id]),
         )
         make = [
             (
                 "Lock it: each version and each file is then pinned by hash.",
-                shlex.join(["imagegen", "lock", each.cell.id]),
+                shlex.join(["imagegen", "lock", item.cell.id]),
             ),
-            ("Build it, test it and tag it:", shlex.join(["imagegen", "build", each.cell.id])),
+            ("Build it, test it and tag it:", shlex.join(["imagegen", "build", item.cell.id])),
         ]
         yield UnlockedPage(
-            cell=each.cell,
-            href=href(each.cell.id),
-            state=report.states[each.cell.id],
-            constraints=unlocked.constraints(each.cell),
-            declarations=tuple(unlocked.declarations(each.cell)),
-            missing=each.missing,
-            locked=tuple((name, f"{name}.html" if name in pages else None) for name in each.locked),
-            commands=(*(make if report.states[each.cell.id].name != "conflict" else ()), why),
+            cell=item.cell,
+            href=href(item.cell.id),
+            state=report.states[item.cell.id],
+            constraints=unlocked.constraints(item.cell),
+            declarations=tuple(unlocked.declarations(item.cell)),
+            missing=item.missing,
+            locked=tuple((name, f"{name}.html" if name in pages else None) for name in item.locked),
+            commands=(*(make if report.states[item.cell.id].name != "conflict" else ()), why),
         )
 
 
@@ -291,9 +291,9 @@ def _sheets(report: SiteReport) -> Iterable[CellPage]:
     locks = (*(sheet.lock for sheet in report.sheets), *report.others)
     pages = {sheet.cell.id for sheet in report.sheets}
     for sheet in report.sheets:
-        others = [lock for lock in locks if lock.cell != sheet.lock.cell]
+        other_locks = [lock for lock in locks if lock.cell != sheet.lock.cell]
         chosen, needed = pins_of(sheet.lock)
-        parts = environments(sheet.lock)
+        environment_locks = environments(sheet.lock)
         yield CellPage(
             cell=sheet.cell,
             lock=sheet.lock,
@@ -302,23 +302,25 @@ def _sheets(report: SiteReport) -> Iterable[CellPage]:
             stale=sheet.stale,
             families=tuple(dict.fromkeys(gpu.family.capitalize() for gpu in sheet.cell.gpus)),
             main=dict(list(main_versions(sheet.lock).items())[:_ON_CARDS]),
-            choice=chooser.values_of(sheet.cell, {package.name for part in parts for package in part.lock.packages}),
+            choice=chooser.values_of(
+                sheet.cell, {package.name for part in environment_locks for package in part.lock.packages}
+            ),
             commands=_commands(sheet),
             specifications=_specifications(sheet),
             environments=tuple(
                 EnvironmentView(part.name, part.prefix, cell, f"{cell}.html" if cell in pages else None, part.because)
-                for part in parts
+                for part in environment_locks
                 if part.name
                 for cell in [part.lock.cell]
             ),
             chosen=chosen,
             needed=needed,
-            layers=_layers(sheet, others),
+            layers=_layers(sheet, other_locks),
             packed=_total(size.packed for size in sheet.layers),
             unpacked=_total(size.unpacked for size in sheet.layers),
             sized=any(size.unpacked is not None for size in sheet.layers),
             heaviest=max((size.packed or 0 for size in sheet.layers), default=0),
-            common=_common(sheet.lock, others, pages),
+            common=_common(sheet.lock, other_locks, pages),
             audit=None if sheet.audit is None else _audit(sheet.audit),
             smoke=None if sheet.smoke is None else _smoke(sheet.smoke),
             history=tuple((step, differences.href(sheet.cell.id, step)) for step in sheet.history.steps),
@@ -330,7 +332,7 @@ def _sheets(report: SiteReport) -> Iterable[CellPage]:
 
 
 def _named(sheet: CellReport) -> tuple[tuple[str, str], ...]:
-    """Return what each download of a cell is, and its file name."""
+    """Return the title and the file name of each download of a cell."""
     return tuple((title, name) for title, (name, _) in sheet.downloads.items())
 
 
@@ -342,16 +344,20 @@ def _commands(sheet: CellReport) -> tuple[tuple[str, str], ...]:
         first = [("Build it, test it and tag it:", shlex.join(["imagegen", "build", sheet.cell.id]))]
     name = sheet.remote[0] if sheet.remote else sheet.tag
     spec = launch.launch_spec(sheet.cell, sheet.lock, name, published=bool(sheet.remote))
-    others = "\n".join(
+    launch_commands = "\n".join(
         shlex.join(["imagegen", "launch", sheet.cell.id, "--for", target])
         for target in launch.TARGETS
         if target != "docker" and launch.can_run(spec, target)
     )
-    return *first, ("A shell in it:", launch.render(spec, "docker").rstrip()), ("By digest, elsewhere:", others)
+    return (
+        *first,
+        ("A shell in it:", launch.render(spec, "docker").rstrip()),
+        ("By digest, elsewhere:", launch_commands),
+    )
 
 
 def _specifications(sheet: CellReport) -> tuple[tuple[str, str], ...]:
-    """Return what starts the image or builds on it: by digest where the lock records one, else by its tag here."""
+    """Return texts that start the image or build on it, by the recorded digest or else the local tag."""
     name = sheet.remote[-1] if sheet.remote else sheet.tag
     if sheet.lock.record:
         name = f"{name.rpartition(':')[0]}@{sheet.lock.record.digest}"
@@ -361,68 +367,70 @@ def _specifications(sheet: CellReport) -> tuple[tuple[str, str], ...]:
     return *pull, ("Dockerfile", f"FROM {name}"), *rendered
 
 
-def _layers(sheet: CellReport, others: Sequence[Lock]) -> tuple[LayerView, ...]:
+def _layers(sheet: CellReport, other_locks: Sequence[Lock]) -> tuple[LayerView, ...]:
     """Return the layers' views, each with the number of other images that have it, by the locks' records."""
     recorded = {layer.name: layer.digest for layer in sheet.lock.record.layers} if sheet.lock.record else {}
-    theirs = Counter(digest for other in others if other.record for digest in {x.digest for x in other.record.layers})
+    counts = Counter(
+        digest for other in other_locks if other.record for digest in {x.digest for x in other.record.layers}
+    )
     return tuple(
-        LayerView(size.name, size.packed, size.unpacked, theirs[recorded.get(size.name, "")]) for size in sheet.layers
+        LayerView(size.name, size.packed, size.unpacked, counts[recorded.get(size.name, "")]) for size in sheet.layers
     )
 
 
 def _total(sizes: Iterable[int | None]) -> int | None:
-    every = list(sizes)
-    return None if None in every or not every else sum(size or 0 for size in every)
+    known_sizes = list(sizes)
+    return None if None in known_sizes or not known_sizes else sum(size or 0 for size in known_sizes)
 
 
-def _common(lock: Lock, others: Sequence[Lock], pages: set[str]) -> tuple[SharedLayers, ...]:
-    """The images with most in common first."""
-    found = [
+def _common(lock: Lock, other_locks: Sequence[Lock], pages: set[str]) -> tuple[SharedLayers, ...]:
+    """Return the images that share layers with the lock, those with the most shared bytes first."""
+    images = [
         SharedLayers(cell, f"{cell}.html" if cell in pages else None, count, packed)
-        for cell, (count, packed) in shared(lock, others).items()
+        for cell, (count, packed) in shared(lock, other_locks).items()
         if count
     ]
-    return tuple(sorted(found, key=lambda each: (-each.packed, each.cell)))
+    return tuple(sorted(images, key=lambda image: (-image.packed, image.cell)))
 
 
 def _audit(report: Audit) -> CheckSummary:
     counts: dict[str, int] = {name: report["counts"].get(name, 0) for name in ("error", "warning", "info")}
-    named = [counted(counts[severity], severity) for severity in _WORST_FIRST if counts[severity]]
-    summary = f"It found {' and '.join(named)}" if named else "It found no errors and no warnings"
+    count_texts = [counted(counts[severity], severity) for severity in _WORST_FIRST if counts[severity]]
+    summary = f"It found {' and '.join(count_texts)}" if count_texts else "It found no errors and no warnings"
     notes = f", and {counted(counts['info'], 'note')}" if counts["info"] else ""
-    listed = [each for each in report["findings"] if each["severity"] in _WORST_FIRST]
+    listed = [item for item in report["findings"] if item["severity"] in _WORST_FIRST]
     return CheckSummary(f"{summary}{notes}.", findings=tuple(map(_finding, listed)))
 
 
-def _finding(each: Mapping[str, Any]) -> Mapping[str, str]:
-    where = ": ".join(part for part in (each.get("environment"), each["package"], each["path"]) if part)
-    return {"id": each["id"], "severity": each["severity"], "where": where, "what": each["evidence"]}
+def _finding(finding: Mapping[str, Any]) -> Mapping[str, str]:
+    where = ": ".join(part for part in (finding.get("environment"), finding["package"], finding["path"]) if part)
+    return {"id": finding["id"], "severity": finding["severity"], "where": where, "what": finding["evidence"]}
 
 
 def _smoke(report: Smoke) -> CheckSummary:
     counts = ", ".join(f"{number} {status}" for status, number in report["counts"].items() if number)
     verdict = "They passed" if report["passed"] else "They did not pass"
     checks = tuple(
-        {"name": each["check"], "status": each["status"], "note": each["reason"] or _note(each)}
-        for each in report["checks"]
+        {"name": check["check"], "status": check["status"], "note": check["reason"] or _note(check)}
+        for check in report["checks"]
     )
     return CheckSummary(f"{verdict}{_gpus(report)}: {counts}.", checks=checks)
 
 
 def _gpus(report: Smoke) -> str:
     """Return " on NVIDIA H200, driver 580.159.04" where the check of the GPU passed, else ""."""
-    details: Mapping[str, Any] = next((each["details"] for each in report["checks"] if _name(each) == "cuda"), {})
+    details: Mapping[str, Any] = next((check["details"] for check in report["checks"] if _name(check) == "cuda"), {})
     names = [str(device["name"]) for device in details.get("devices", ())]
     if not names:
         return ""
-    named = ", ".join(
+    device_names = ", ".join(
         f"{names.count(name)} x {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)
     )
-    return f" on {named}, driver {details['driver']}" if details.get("driver") else f" on {named}"
+    return f" on {device_names}, driver {details['driver']}" if details.get("driver") else f" on {device_names}"
 
 
 def _name(check: Mapping[str, Any]) -> str:
-    """Return the name of a check without that of its environment."""
+    """Return the name of a check without its environment."""
     return str(check["check"]).rpartition(": ")[2]
 
 
@@ -431,10 +439,8 @@ def _note(check: Mapping[str, Any]) -> str:
     return note if isinstance(note, str) else ""
 
 
-# Render a report as self-contained files; the same report gives the same bytes.
-#
-# Text from a matrix, a lock or a repository is only ever text on a page: the templates escape it, and invisible
-# characters are shown as Python escapes. Pages allow no script but their own.
+# Render a report as self-contained files; the same report gives the same bytes. The templates escape text from a
+# matrix, a lock or a repository, and show invisible characters as Python escapes. Pages allow no script but their own.
 
 SECTIONS = {
     "run": "How to run it",
@@ -460,10 +466,14 @@ def render(report: SiteReport) -> dict[str, bytes]:
     template = environment.get_template("unlocked.html.j2")
     for page in whole.unlocked:
         pages[page.href] = template.render(page=page, meaning=MEANINGS[page.state.name], top="../")
-    histories = [CellHistory(each.cell.id, each.history, _named(each)) for each in report.sheets]
+    histories = [
+        CellHistory(report_sheet.cell.id, report_sheet.history, _named(report_sheet)) for report_sheet in report.sheets
+    ]
     pages |= differences.render(histories, environment)
     files = {name: (shipped("pages") / name).read_bytes() for name in _ASSETS}
-    files |= {f"cells/{name}": content for each in report.sheets for name, content in each.downloads.values()}
+    files |= {
+        f"cells/{name}": content for report_sheet in report.sheets for name, content in report_sheet.downloads.values()
+    }
     return {path: text.encode() for path, text in pages.items()} | files
 
 
@@ -486,5 +496,5 @@ def _environment() -> ImmutableSandboxedEnvironment:
 
 
 def _finalize(value: object) -> object:
-    """Text of others, as it may be shown; what a macro has escaped already stays."""
+    """Return text from other sources in a form that may be shown; text that a macro has escaped stays."""
     return shown(value) if isinstance(value, str) and not hasattr(value, "__html__") else value

@@ -1,4 +1,4 @@
-"""The folder of a report: written beside the old one, which it then replaces at once, and only if that was a report.
+"""Write the folder of a report next to the old one, and replace the old one at once, only if that was a report.
 
 Source: renameat2(2), RENAME_EXCHANGE.
 """
@@ -18,7 +18,7 @@ from imagegen.core.store import disk
 
 MARK = ".imagegen-report.json"  # names the files of a report
 _OUTPUT, _REMEDY = "the output directory", "name another one"
-_HERE = -100  # AT_FDCWD: paths are as they stand
+_HERE = -100  # AT_FDCWD: paths are relative to the working directory
 _EXCHANGE = 2  # RENAME_EXCHANGE
 _SHOWN = 3  # foreign files in a message
 
@@ -44,23 +44,23 @@ def replace_report(directory: Path, files: Mapping[str, bytes]) -> None:
 
 
 def require_own(directory: Path) -> None:
-    """Raise StoreError where something is there that no report wrote: cheap to ask before long work."""
+    """Raise StoreError if the directory has files that no report wrote; it is cheap, so call it before long work."""
     if not directory.exists():
         return
     if not directory.is_dir():
         raise StoreError(
             "the output directory is a file", code="store-output-is-file", where=str(directory), fix=_REMEDY
         )
-    there = {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_symlink() or path.is_file()}
-    foreign = sorted(there - _written(directory))
+    present = {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_symlink() or path.is_file()}
+    foreign = sorted(present - _written(directory))
     if foreign:
-        more = [f"{len(foreign) - _SHOWN} more"] if len(foreign) > _SHOWN else []
+        omitted = [f"{len(foreign) - _SHOWN} more"] if len(foreign) > _SHOWN else []
         raise StoreError(
-            "the output directory holds what no report wrote",
+            "the output directory has files that no report wrote",
             code="store-foreign-file",
             where=str(directory),
-            why=", ".join([*foreign[:_SHOWN], *more]),
-            fix="name another one, or move these away: a report replaces all that is there",
+            why=", ".join([*foreign[:_SHOWN], *omitted]),
+            fix="name another one, or move these away, because a report replaces all files in it",
         )
 
 
@@ -81,16 +81,16 @@ def _fill(folder: Path, files: Mapping[str, bytes]) -> None:
     folder.chmod(0o755)  # mkdtemp's 0700 would keep a web server out
 
 
-def _exchange(one: Path, other: Path) -> None:
+def _exchange(first: Path, other: Path) -> None:
     """Let two directories change names. Where the file system cannot, there is a moment without `other`."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.renameat2(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0:
+    if libc.renameat2(_HERE, os.fsencode(first), _HERE, os.fsencode(other), _EXCHANGE) == 0:
         return
-    aside = one.with_name(f"{one.name}-old")
+    aside = first.with_name(f"{first.name}-old")
     other.rename(aside)
     try:
-        one.rename(other)
+        first.rename(other)
     except OSError:
         aside.rename(other)
         raise
-    aside.rename(one)
+    aside.rename(first)

@@ -1,4 +1,4 @@
-"""The state of a cell, in one word and a reason, the same in all outputs; and what a build of it lacks here."""
+"""The state of a cell, in one word and a reason, the same in all outputs; and the missing sources of its build."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _skipped(tests: Mapping[str, int]) -> str:
     return f"{skipped} of {counted(sum(tests.values()), 'smoke check')} were skipped." if skipped else ""
 
 
-# Find what a build of a cell needs and this machine cannot get: neither from the store nor from a configured source.
+# Find the files that a build of a cell needs and this machine cannot get from the store or from a configured source.
 #
 # No host is asked. The default package index and Debian's archive count as reachable; any other host does only where
 # the environment names a mirror of it, a find-links directory has the file, or the store has it already.
@@ -81,8 +81,10 @@ def missing_of_lock(lock: Lock, store: Store, settings: Settings) -> tuple[str, 
     """Return the addresses of all that a build of `lock` lacks here, each once, in the order of the build."""
     if settings.mirror:  # which has all that locks name
         return ()
-    here = _Here(store, settings)
-    return tuple(dict.fromkeys(found for environment in environments(lock) for found in here.of_lock(environment.lock)))
+    sources = _Here(store, settings)
+    return tuple(
+        dict.fromkeys(address for environment in environments(lock) for address in sources.of_lock(environment.lock))
+    )
 
 
 def missing_of_cell(cell: Cell, store: Store, settings: Settings, wheels: Catalogue) -> tuple[str, ...]:
@@ -90,8 +92,10 @@ def missing_of_cell(cell: Cell, store: Store, settings: Settings, wheels: Catalo
 
     `wheels` is the catalogue of compiled wheels, for components that nothing in the cell can compile.
     """
-    here, cells = _Here(store, settings), [environment.cell for environment in cell.environments] or [cell]
-    return tuple(dict.fromkeys(found for each in cells for found in here.of_cell(each, wheels)))
+    sources, cells = _Here(store, settings), [environment.cell for environment in cell.environments] or [cell]
+    return tuple(
+        dict.fromkeys(address for environment_cell in cells for address in sources.of_cell(environment_cell, wheels))
+    )
 
 
 class _Here:
@@ -116,33 +120,38 @@ class _Here:
         for requirement in cell.requirements:
             yield from self._requirement(requirement, cell, target, wheels)
 
-    def _requirement(self, each: Requirement, cell: Cell, target: WheelTarget, wheels: Catalogue) -> Iterator[str]:
+    def _requirement(
+        self, requirement: Requirement, cell: Cell, target: WheelTarget, wheels: Catalogue
+    ) -> Iterator[str]:
         from packaging.specifiers import SpecifierSet  # late: of cells without a lock
 
-        package = each.component.package
-        if each.git:
-            yield from self._repository(each.git.url)
+        package = requirement.component.package
+        if requirement.git:
+            yield from self._repository(requirement.git.url)
         elif recipe := cell.recipes.get(package):
             commits = [source for source in recipe.releases.values() if isinstance(source, Commit)]
             if recipe.architectures and not any(variable.name == "CUDA_HOME" for variable in cell.env):
-                allowed = SpecifierSet(each.specifier, prereleases=True)
-                known = [
+                allowed = SpecifierSet(requirement.specifier, prereleases=True)
+                urls = [
                     release.url
                     for release in wheels.releases
                     if release.package == package and release.version in allowed
                 ]
-                yield _root(known[0]) if known else f"a wheel of {package}"  # nvcc is not there to compile one
+                yield _root(urls[0]) if urls else f"a wheel of {package}"  # nvcc is not there to compile one
             elif len(commits) == len(recipe.releases):
                 yield from (address for commit in commits for address in self._repository(commit.url))
-        elif not self._is_served(each.index) and not self._replaced(each, target):
-            yield cell.indexes[each.index].url or f"index {each.index}"
+        elif not self._is_served(requirement.index) and not self._replaced(requirement, target):
+            yield cell.indexes[requirement.index].url or f"index {requirement.index}"
 
-    def _replaced(self, each: Requirement, target: WheelTarget) -> bool:
+    def _replaced(self, requirement: Requirement, target: WheelTarget) -> bool:
         """Return whether find-links directories can replace the index of an exact version."""
-        version = each.specifier.removeprefix("==")
-        if each.label is None or version == each.specifier or "*" in version:
+        version = requirement.specifier.removeprefix("==")
+        if requirement.label is None or version == requirement.specifier or "*" in version:
             return False
-        return indexes.stand_in(self.settings, each.component.package, f"{version}+{each.label}", target) is not None
+        return (
+            indexes.stand_in(self.settings, requirement.component.package, f"{version}+{requirement.label}", target)
+            is not None
+        )
 
     def _image(self, image: str) -> Iterator[str]:
         if mirror_name(image.partition("/")[0]) not in self.settings.registry_mirrors:
@@ -156,7 +165,7 @@ class _Here:
     def _wheel(self, wheel: LockedWheel) -> Iterator[str]:
         file = wheel.fetched
         if (not wheel.sdist and self._is_served(file.index)) or self.store.has(wheel.file.digest):
-            return  # nearly all wheels of all locks are served: the store is not asked of those
+            return  # nearly all wheels of all locks are served, which needs no look into the store
         if wheel.sdist:
             yield from self._source(wheel.sdist)
         elif not self._linked(file.filename):
@@ -170,11 +179,11 @@ class _Here:
     def _build(self, build: LockedBuild) -> Iterator[str]:
         yield from self._source(build)
         if not self.store.has(build.source.digest):
-            yield from (found for submodule in build.submodules for found in self._repository(submodule.url))
+            yield from (address for submodule in build.submodules for address in self._repository(submodule.url))
 
     def _repository(self, url: str) -> Iterator[str]:
-        named = mirror_name(urlsplit(url).hostname or "") in self.settings.git_mirrors
-        if not named and not self.settings.git_mirror:
+        is_mirrored = mirror_name(urlsplit(url).hostname or "") in self.settings.git_mirrors
+        if not is_mirrored and not self.settings.git_mirror:
             yield url
 
     def _is_served(self, index: str) -> bool:
@@ -206,7 +215,7 @@ def read_lock(session: Session, cell: Cell) -> Lock | LockError | None:
 
 
 def state(session: Session, cell: Cell, answer: CellAnswer, locked: Lock | LockError | None) -> CellState:
-    """Return the state of `cell`; `locked` is what `read_lock` returned. A lock counts that a build accepts."""
+    """Return the state of `cell`; `locked` is the result of `read_lock`. A lock counts if a build accepts it."""
     if not isinstance(locked, Lock):
         return cell_state(answer, locked)
     try:
@@ -233,33 +242,33 @@ def _passed_counts(session: Session, cell: Cell, locked: Lock) -> dict[str, int]
     def compute() -> dict[str, int] | None:
         from imagegen.wheels.wheelhouse import with_local_wheels  # late: few cells get here
 
-        found = passed_smoke_report(session, cell, with_local_wheels(locked, store)[0])
-        return dict(found.report["counts"]) if found else None
+        report = passed_smoke_report(session, cell, with_local_wheels(locked, store)[0])
+        return dict(report.report["counts"]) if report else None
 
     inputs = session.digest_of_inputs(locked, cell)
     records = [digest_of_results(store, kind) for kind in ("image", "smoke", "wheel")]
     return session.compiled.of("smoke", str(session.lock_path(cell).absolute()), [inputs, *records], compute)
 
 
-def lock_state(session: Session, cell: Cell, found: Lock | LockError | None) -> str:
+def lock_state(session: Session, cell: Cell, locked: Lock | LockError | None) -> str:
     """Return one word for the result of `read_lock`: "no", "broken", "stale", "edited", "yes", or "recorded"."""
-    if not isinstance(found, Lock):
-        return "broken" if found else "no"
+    if not isinstance(locked, Lock):
+        return "broken" if locked else "no"
     try:
-        checked = session.check_lock(found, cell)
+        checked = session.check_lock(locked, cell)
     except LockError:
         return "edited"
     if checked.stale:
         return "stale"
     if checked.contradictions or checked.edited:
         return "edited"
-    return "recorded" if found.record else "yes"
+    return "recorded" if locked.record else "yes"
 
 
 def missing_here(session: Session, cell: Cell, state: CellState, locked: Lock | LockError | None) -> tuple[str, ...]:
-    """Return the addresses that building the cell needs beside the default index and Debian, and that are not here.
+    """Return the missing addresses that building the cell needs in addition to the default index and Debian.
 
-    A lock counts that a build accepts; without one, what the matrix names counts.
+    A lock counts if a build accepts it; without one, the declarations of the matrix count.
     """
     if state.name in ("locked", "tested") and isinstance(locked, Lock):
         return missing_of_lock(locked, session.store, session.settings)

@@ -1,4 +1,4 @@
-"""A cell without a lock: what an image of it would have, as the matrix declares it. Pure."""
+"""The declared contents of a cell without a lock. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Constraint:
 
 @dataclass(frozen=True)
 class UnlockedCell:
-    """A cell without a lock that can be read, with everything that is known of it."""
+    """A cell without a readable lock, with its missing addresses and the locked cells of its image."""
 
     cell: Cell
     missing: tuple[str, ...]  # addresses, as `states.missing_here` returns them
@@ -28,7 +28,7 @@ class UnlockedCell:
 
 
 def constraints(cell: Cell) -> tuple[Constraint, ...]:
-    """Return what the matrix requires of the cell's packages."""
+    """Return the matrix's requirements on the cell's packages."""
     return tuple(
         Constraint(
             f"{name}[{','.join(requirement.extras)}]" if requirement.extras else name,
@@ -40,15 +40,17 @@ def constraints(cell: Cell) -> tuple[Constraint, ...]:
     )
 
 
-def _allowed(each: Requirement) -> str:
-    if each.own:
-        return f"{each.own.path} of the project"
-    if each.address:
-        return f"{each.address.version} from {each.address.url}"
-    if each.git:
-        return f"{each.git.name} of {each.git.url}, commit {each.git.commit[:12]}"
-    index = f", index {each.index}" if each.index != indexes.DEFAULT else ""
-    return f"{each.specifier or 'any version'}{index}{', compiled from source' if each.from_source else ''}"
+def _allowed(requirement: Requirement) -> str:
+    if requirement.own:
+        return f"{requirement.own.path} of the project"
+    if requirement.address:
+        return f"{requirement.address.version} from {requirement.address.url}"
+    if requirement.git:
+        return f"{requirement.git.name} of {requirement.git.url}, commit {requirement.git.commit[:12]}"
+    index = f", index {requirement.index}" if requirement.index != indexes.DEFAULT else ""
+    return (
+        f"{requirement.specifier or 'any version'}{index}{', compiled from source' if requirement.from_source else ''}"
+    )
 
 
 def declarations(cell: Cell) -> Iterator[tuple[str, str]]:
@@ -56,9 +58,9 @@ def declarations(cell: Cell) -> Iterator[tuple[str, str]]:
     for environment in cell.environments:
         yield f"environment {environment.name}: {environment.cell.id}", environment.because
     if cell.stack:
-        yield f"the packages of {cell.stack.path}", "Its versions and files are taken as they stand."
+        yield f"the packages of {cell.stack.path}", "Its versions and files are taken unchanged."
     elif owner := cell.from_uv_lock:
-        yield f"the packages of {owner.uv_lock} of {owner.component.package}", "Its versions are taken as they stand."
+        yield f"the packages of {owner.uv_lock} of {owner.component.package}", "Its versions are taken unchanged."
     yield from ((f"without {name}", because) for name, because in cell.omits.items())
     yield from ((str(override), override.reason) for override in cell.overrides)
     yield from ((f"against rule {name}", because) for name, because in cell.accepts.items())
@@ -69,9 +71,13 @@ def declarations(cell: Cell) -> Iterator[tuple[str, str]]:
 
 def nearest(cell: Cell, cells: Iterable[Cell], locked: Collection[str]) -> tuple[str, ...]:
     """Return the ids of the locked cells of the same image, those that differ on the fewest axes first."""
-    others = [each for each in cells if each.image == cell.image and each.id in locked and each.id != cell.id]
-    return tuple(other.id for other in sorted(others, key=lambda each: (_distance(cell, each), each.id)))
+    siblings = [
+        candidate
+        for candidate in cells
+        if candidate.image == cell.image and candidate.id in locked and candidate.id != cell.id
+    ]
+    return tuple(other.id for other in sorted(siblings, key=lambda sibling: (_distance(cell, sibling), sibling.id)))
 
 
-def _distance(one: Cell, other: Cell) -> int:
-    return sum(one.axes[name] != other.axes.get(name) for name in one.axes)
+def _distance(first: Cell, other: Cell) -> int:
+    return sum(first.axes[name] != other.axes.get(name) for name in first.axes)

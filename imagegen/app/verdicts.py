@@ -18,7 +18,7 @@ _STATES: dict[str, StateName] = {"compatible": "no known conflict", "incompatibl
 
 @dataclass(frozen=True)
 class PackageNews:
-    """The releases of a package that a harvest added, changed or lost, and the cells whose verdict that alone moves."""
+    """The releases of a package that a harvest added, changed or lost, and the cells whose verdict only it moves."""
 
     package: str
     added: tuple[str, ...]
@@ -42,26 +42,26 @@ class HarvestSummary:
 
 def compare(
     before: Mapping[str, PackageReleases],
-    found: Iterable[PackageReleases],
+    harvested: Iterable[PackageReleases],
     cells: Sequence[Cell],
     rules: Sequence[Rule],
-    others: Callable[[str], PackageReleases | None],
+    load_other: Callable[[str], PackageReleases | None],
 ) -> HarvestSummary:
-    """Return what the harvested packages change; `others` loads a package that was not harvested."""
+    """Return the changes of the harvested packages; `load_other` loads a package that was not harvested."""
 
-    def table(found: PackageReleases | None) -> StatementTable | None:
-        return table_of(found) if found else None
+    def table(releases: PackageReleases | None) -> StatementTable | None:
+        return table_of(releases) if releases else None
 
     def answers(packages: Mapping[str, PackageReleases]) -> dict[str, CellAnswer]:
-        metadata = MetadataCache(lambda name: table(packages.get(name) or others(name)))
+        metadata = MetadataCache(lambda name: table(packages.get(name) or load_other(name)))
         return cell_answers(cells, Knowledge(rules, metadata))
 
-    moved = {each.name: each for each in found if each.releases != before[each.name].releases}
+    moved = {package.name: package for package in harvested if package.releases != before[package.name].releases}
     old = answers(before) if moved else {}
     news = []
-    for name, each in sorted(moved.items()):
-        alone = _changed(old, answers({**before, name: each}))
-        news.append(_news(before[name], each, tuple(change.cell for change in alone)))
+    for name, moved_package in sorted(moved.items()):
+        alone = _changed(old, answers({**before, name: moved_package}))
+        news.append(_news(before[name], moved_package, tuple(change.cell for change in alone)))
     return HarvestSummary(tuple(news), tuple(_changed(old, answers({**before, **moved}) if moved else {})))
 
 
@@ -69,10 +69,10 @@ def _changed(old: Mapping[str, CellAnswer], new: Mapping[str, CellAnswer]) -> li
     return [VerdictChange(cell, was, new[cell]) for cell, was in old.items() if was.answer != new[cell].answer]
 
 
-def _news(before: PackageReleases, found: PackageReleases, cells: tuple[str, ...]) -> PackageNews:
-    old, new = before.releases, found.releases
+def _news(before: PackageReleases, after: PackageReleases, cells: tuple[str, ...]) -> PackageNews:
+    old, new = before.releases, after.releases
     return PackageNews(
-        found.name,
+        after.name,
         added=tuple(version for version in new if version not in old),
         changed=tuple(version for version in new if version in old and new[version] != old[version]),
         gone=tuple(version for version in old if version not in new),
@@ -84,7 +84,7 @@ def render(summary: HarvestSummary) -> str:
     """Return the summary as Markdown: a line per package, then the cells whose verdict changes."""
     if not summary.news:
         return "Nothing new.\n"
-    lines = [f"- {_line(each)}" for each in summary.news]
+    lines = [f"- {_line(package)}" for package in summary.news]
     if summary.changes:
         lines += ["", "| cell | before | after | reason |", "| --- | --- | --- | --- |", *map(_row, summary.changes)]
     else:
@@ -93,8 +93,8 @@ def render(summary: HarvestSummary) -> str:
 
 
 def _line(news: PackageNews) -> str:
-    parts = {"new": news.added, "changed": news.changed, "gone": news.gone}
-    texts = [f"{_versions(versions)} {what}" for what, versions in parts.items() if versions]
+    groups = {"new": news.added, "changed": news.changed, "gone": news.gone}
+    texts = [f"{_versions(versions)} {label}" for label, versions in groups.items() if versions]
     cells = f"; {counted(len(news.cells), 'cell')} {'changes' if len(news.cells) == 1 else 'change'}" * bool(news.cells)
     return f"{news.package}: {', '.join(texts)}{cells}"
 

@@ -80,7 +80,7 @@ def _found(app: App, required: AuditArguments) -> Iterator[Audited]:
         from imagegen.app import audit as image
 
         known = app.matrix.gpus.values()
-        yield image.image_subject(required.image, required.gpus, app.settings, app.progress, known=known), None
+        yield image.image_subject(required.image, required.gpus, app.settings, app.progress, known_gpus=known), None
     elif required.site:
         from imagegen.image.inventory.subjects import site_subject
 

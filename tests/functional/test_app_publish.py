@@ -381,7 +381,7 @@ def test_a_registry_that_refuses_an_index_gets_no_tag(world: World) -> None:
     world.registry.faults.append(refuses)
     with raises("publish-write-failed") as failed:
         world.publish_index("2.0", replace(TAGS, immutable="fixed-2"))
-    assert "leave out --platform" in str(failed.value.fix)
+    assert "without --platform" in str(failed.value.fix)
     assert world.tags() == before
     manifests = {path.rpartition("/")[2] for path in world.registry.documents if "/manifests/" in path}
     assert manifests >= {world.image("2.0").digest, world.image("2.0+arm").digest}

@@ -294,7 +294,7 @@ def settings_of(tmp_path: Path) -> Settings:
 
 
 def audited(reference: str, tmp_path: Path, said: Said | None = None, gpus: tuple[Gpu, ...] = ()) -> Subject:
-    return image.image_subject(reference, gpus, settings_of(tmp_path), said or Said(), known=GPUS)
+    return image.image_subject(reference, gpus, settings_of(tmp_path), said or Said(), known_gpus=GPUS)
 
 
 @pytest.fixture(autouse=True)
@@ -348,7 +348,7 @@ def test_an_environment_that_is_not_on_path_is_found(registry: StandIn, tmp_path
     said = Said()
     found = audited(f"{registry.host}/a/b:1", tmp_path, said)
     assert [package.name for package in found.packages] == ["demo", "old"]
-    assert "is read" in said.lines[1]
+    assert "reading" in said.lines[1]
 
 
 def test_an_image_without_packages_is_an_error(registry: StandIn, tmp_path: Path) -> None:

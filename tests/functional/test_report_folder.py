@@ -168,7 +168,7 @@ def test_a_shallow_clone_does_not_know_what_was_first(committed: Commit, tmp_pat
     committed(NEXT, "2026-11-28")
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{tmp_path}", str(clone)], check=True)
-    assert steps(clone, NEXT) == [("2026-11-28", True, ("what it was before is not in this shallow clone",))]
+    assert steps(clone, NEXT) == [("2026-11-28", True, ("the version before is not in this shallow clone",))]
     found = history(clone, NEXT)
     assert found.missing
     assert [step.page for step in found.steps] == [""]

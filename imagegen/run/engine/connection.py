@@ -207,7 +207,7 @@ def run_buildx(
 
 def _check_buildx(env: Mapping[str, str]) -> None:
     try:
-        done = programs.run(["docker", "buildx", "version"], env=dict(env), capture_output=True, text=True)
+        completed = programs.run(["docker", "buildx", "version"], env=dict(env), capture_output=True, text=True)
     except FileNotFoundError as error:
         raise EngineError(
             "no docker on PATH", code="engine-buildx-missing", fix="install Docker's command line"
