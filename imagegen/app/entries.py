@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 from pydantic import TypeAdapter, ValidationError
 
 from imagegen.app.check_locks import LockedImage
-from imagegen.app.lock import lock_image
+from imagegen.app.make_locks import lock_image
 from imagegen.app.session import Session
 from imagegen.core import data, temporary
 from imagegen.core import types as t

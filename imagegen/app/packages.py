@@ -13,7 +13,7 @@ from imagegen.audit.model import Licence
 from imagegen.plan.lock import indexes
 from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.model import LOCAL, Lock, LockedBuild, LockedFile, LockedWheel, reason
-from imagegen.plan.lock.resolve import UPLOADS
+from imagegen.plan.lock.uv_resolve import UPLOADS
 from imagegen.supply.compare.difference import rank
 from imagegen.supply.trust.licences import of_wheel
 

@@ -15,7 +15,7 @@ from imagegen.core.store.cache import digest_of_results, has_results
 from imagegen.core.text import counted
 from imagegen.plan.lock import indexes
 from imagegen.plan.lock.environments import environments
-from imagegen.plan.lock.foundation import MIRROR, InterpreterArchive, LockedInterpreter, lock_interpreter
+from imagegen.plan.lock.foundation import MIRROR, InterpreterArchive, LockedInterpreter, resolve_interpreter
 from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.plan.lock.model import LOCAL, URL, Lock, LockedBuild, LockedSdist, LockedWheel
 from imagegen.plan.matrix.model import Cell, Requirement
@@ -115,7 +115,7 @@ class _Here:
     def of_cell(self, cell: Cell, wheels: Catalogue) -> Iterator[str]:
         if cell.base.image:
             yield from self._image(cell.base.image)
-        yield from self._interpreter(lock_interpreter(cell.interpreter, cell.platform, ()))
+        yield from self._interpreter(resolve_interpreter(cell.interpreter, cell.platform, ()))
         target = WheelTarget.of(cell.platform, cell.base, cell.python)
         for requirement in cell.requirements:
             yield from self._requirement(requirement, cell, target, wheels)

@@ -6,7 +6,7 @@ import click
 
 from imagegen.app.build import BuildOptions
 from imagegen.app.import_project import Selection, find_file, import_project
-from imagegen.app.lock import lock_image
+from imagegen.app.make_locks import lock_image
 from imagegen.cli.app import App, json_option, pass_app
 from imagegen.cli.build_command import build_into_engine
 from imagegen.cli.import_command import show

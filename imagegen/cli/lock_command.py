@@ -74,7 +74,7 @@ def command(
         changes = Changes(pins, additions, debs, removals)
         results = [lock_changed(app, app.matrix.select_one(cell, single=True), name, changes, options, record=record)]
     else:
-        from imagegen.app.lock import lock_image
+        from imagegen.app.make_locks import lock_image
 
         results = [lock_image(app, selected, options, record=record) for selected in cells]
     if as_json:

@@ -20,7 +20,7 @@ from imagegen.core.errors import LockError, OptionConflictError
 from imagegen.core.text import shown
 from imagegen.plan.matrix.model import Cell
 from imagegen.run.smoke import SmokeFailed
-from imagegen.wheels.resolve.lock import parse_as_of
+from imagegen.wheels.resolve.options import parse_cutoff
 
 _COLOUR = {"failed": "red", "unchanged": "yellow"}
 
@@ -67,7 +67,7 @@ def command(
         )
     if no_test and require_gpu:
         raise OptionConflictError("--require-gpu and --no-test exclude each other", fix="leave out one of the two")
-    time = parse_as_of(as_of)
+    time = parse_cutoff(as_of)
     groups = _locked(app, pattern, platform)
     options = PublishOptions(test=not no_test, require_gpu=require_gpu, channel="nightly", builder=builder, key=key)
     publisher = None if propose_only else Publisher(app, to, options)

@@ -224,7 +224,7 @@ class _Entry:
 
 
 class RemoteWheelhouse:
-    """The wheelhouse at `place`. Thread-safe."""
+    """The wheelhouse at `repository`. Thread-safe."""
 
     def __init__(self, repository: Reference, client: Client, settings: Settings) -> None:
         self._reference = repository

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.app.lock import lock_image
+from imagegen.app.make_locks import lock_image
 from imagegen.app.nightly import changes, run
 from imagegen.app.nightly.propose import Proposal
 from imagegen.app.nightly.run import CellOutcome, LockedCells

@@ -21,7 +21,7 @@ from imagegen.core.types import Gpu, Submodule
 from imagegen.plan.lock import contradictions, dumps, fetch_sources, stale
 from imagegen.plan.lock.file import loads
 from imagegen.plan.lock.model import LockedBase, LockedDeb, LockedGit
-from imagegen.plan.lock.recipes import Compiled, against, environment, released, require_tools
+from imagegen.plan.lock.recipes import Compiled, against, choose_release, environment, require_tools
 from imagegen.plan.matrix.model import Component, EnvVar, InterpreterFile, Requirement, Rule
 from imagegen.plan.matrix.recipe import Architectures, Commit, LocalSource, Patch, Recipe, SdistFile
 from imagegen.wheels.catalogue import Catalogue, CatalogueRelease, KnownFile
@@ -210,7 +210,7 @@ def test_a_wheel_makes_a_build_unnecessary_that_could_not_be(works: Works) -> No
 def test_the_release_is_the_newest_that_is_known(works: Works) -> None:
     def version(specifier: str, kept: str | None = None, *, source: bool = False) -> str:
         requested = replace(ASKS, specifier=specifier, from_source=source)
-        return released(requested, RECIPE, ("1.3", "1.11"), kept).version
+        return choose_release(requested, RECIPE, ("1.3", "1.11"), kept).version
 
     assert version("") == "1.11"
     assert version("", source=True) == "1.10"
@@ -230,7 +230,7 @@ def test_a_release_that_a_recipe_lacks_is_added_where_that_works(shipped: bool) 
     file = data.shipped("wheels") / "fast.yaml" if shipped else Path("wheels/fast.yaml")
     requested = replace(ASKS, specifier="==1.3", from_source=True)
     with pytest.raises(LockError) as caught:
-        released(requested, replace(RECIPE, where=Location(file, 3, 3)), (), None)
+        choose_release(requested, replace(RECIPE, where=Location(file, 3, 3)), (), None)
     steps = (
         f"{file}:3:3, with its patches, under `recipes:` in a file below wheels/",
         "`override: true` and that release",

@@ -26,7 +26,7 @@ from imagegen.image.layers.sources import plan_base
 from imagegen.plan import lock
 from imagegen.plan.lock import foundation
 from imagegen.plan.lock.file import loads
-from imagegen.plan.lock.foundation import InterpreterArchive, LockedInterpreter, lock_interpreter, own_python
+from imagegen.plan.lock.foundation import InterpreterArchive, LockedInterpreter, own_python, resolve_interpreter
 from imagegen.plan.lock.model import Foundation, Lock, LockedDeb
 from imagegen.plan.matrix.model import Interpreter, InterpreterFile
 from imagegen.supply import mirror
@@ -82,13 +82,13 @@ def test_an_edited_table_is_refused(old: str, new: str) -> None:
 def test_a_lock_repeats_the_matrix() -> None:
     files = {"linux/amd64": InterpreterFile(PATH, "c" * 64)}
     requested = Interpreter("standalone-3.12", "3.12", STANDALONE.path, (), "3.12.14", "20260814", files)
-    found = lock_interpreter(requested, "linux/amd64", ())
+    found = resolve_interpreter(requested, "linux/amd64", ())
     assert found.file and (found.file.filename, found.file.sha256) == ("cpython-3.12.14+20260814-x.tar.gz", "c" * 64)
     assert found.file.url.endswith(f"/releases/download/{PATH}")
     own = Interpreter("debian12-3.11", "3.11", "/usr/bin/python3.11", ("debian12",))
-    assert lock_interpreter(own, "linux/amd64", ()) == LockedInterpreter("debian12-3.11", "3.11", own.path)
+    assert resolve_interpreter(own, "linux/amd64", ()) == LockedInterpreter("debian12-3.11", "3.11", own.path)
     deb = LockedDeb("python3.11", "3.11.2-6+deb12u6", "amd64", 1, "a" * 64, "debian", "pool/x.deb")
-    assert lock_interpreter(own, "linux/amd64", [deb]).version == "3.11.2"
+    assert resolve_interpreter(own, "linux/amd64", [deb]).version == "3.11.2"
 
 
 def sources(tmp_path: Path, data: bytes) -> Mapping[str, dict[str, str]]:

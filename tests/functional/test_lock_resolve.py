@@ -19,7 +19,7 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, LockError
 from imagegen.plan.lock import indexes, uv_interpreter
 from imagegen.plan.lock.indexes import WheelTarget
-from imagegen.plan.lock.resolve import OMITTED, ResolveRequest, Site, resolve
+from imagegen.plan.lock.uv_resolve import OMITTED, ResolveRequest, Site, resolve
 from imagegen.plan.matrix.model import Base, Component, Sdist
 from tests.support.errors import raises
 from tests.support.http_server import Behaviour, Server, drip, raw, status

@@ -25,12 +25,12 @@ from imagegen.core.progress import Quiet
 from imagegen.plan.lock import contradictions, dumps, sdist, stale
 from imagegen.plan.lock.file import loads
 from imagegen.plan.lock.model import URL, Lock, LockedFile, LockedSdist
-from imagegen.plan.lock.resolve import UPLOADS
+from imagegen.plan.lock.uv_resolve import UPLOADS
 from imagegen.plan.matrix.model import Cell, Component, StackFile
 from imagegen.plan.matrix.model import Requirement as Asked
 from imagegen.plan.projects.stack import read_stack
-from imagegen.wheels.resolve.lock import lock_cell
 from imagegen.wheels.resolve.options import LockOptions
+from imagegen.wheels.resolve.stages import LockRequest, lock_cell
 from tests.support.lock_workspace import Workspace
 from tests.support.matrix_samples import SMALL, complaint, load
 
@@ -156,7 +156,7 @@ class Project:
         context = Context(self.below.store, Settings.from_environment(env), Recorder())
         stack = read_stack(cell.stack, self.root)
         first = previous or replace(self.below.first, inputs=dict(cell.inputs))
-        return lock_cell(cell, first, LockOptions(), (), self.below.chooser, context, {}, stack)
+        return lock_cell(LockRequest(cell, LockOptions(), (), self.below.chooser, context, {}, stack), first)
 
 
 @pytest.fixture

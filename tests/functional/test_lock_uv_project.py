@@ -21,8 +21,8 @@ from imagegen.plan.lock import sdist as sdists
 from imagegen.plan.lock.file import LockErrors, loads
 from imagegen.plan.lock.model import URL, Lock, LockedFile, LockedSdist
 from imagegen.plan.matrix.model import Cell
-from imagegen.wheels.resolve.lock import lock_cell
 from imagegen.wheels.resolve.options import LockOptions
+from imagegen.wheels.resolve.stages import LockRequest, lock_cell
 from tests.support.git_server import SUBMODULE, Bare
 from tests.support.lock_workspace import Chooser
 from tests.support.lock_workspace import Workspace as Resolved
@@ -119,9 +119,8 @@ class Mirror:
             self.first, cell=cell.id, image=cell.image, axes=dict(cell.axes),
             inputs={"base": cell.inputs["base"]},
         )  # fmt: skip
-        return lock_cell(
-            cell, first, LockOptions(), (), Chooser(), Context(self.store, self.settings, Quiet()), {},
-        )  # fmt: skip
+        context = Context(self.store, self.settings, Quiet())
+        return lock_cell(LockRequest(cell, LockOptions(), (), Chooser(), context), first)
 
 
 @pytest.fixture

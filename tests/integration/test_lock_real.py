@@ -22,8 +22,8 @@ from imagegen.plan.lock.model import Lock, LockedFile, LockedWheel
 from imagegen.plan.matrix.model import Cell, Requirement
 from imagegen.wheels.catalogue import Catalogue
 from imagegen.wheels.resolve.candidates import LocalWheelSelector
-from imagegen.wheels.resolve.lock import lock_cell
 from imagegen.wheels.resolve.options import LockOptions
+from imagegen.wheels.resolve.stages import LockRequest, lock_cell
 from tests.support.interpreters import LOCKED
 from tests.support.machines import Debian
 
@@ -46,7 +46,7 @@ def cell(debian: Debian) -> Cell:
 
 def relock(cell: Cell, previous: Lock, settings: Settings, store: Store) -> Lock:
     chooser = LocalWheelSelector(Catalogue(), lambda path, torch: (), Context(store, settings, Quiet()))
-    return lock_cell(cell, previous, LockOptions(), (), chooser, Context(store, settings, Quiet()), {})
+    return lock_cell(LockRequest(cell, LockOptions(), (), chooser, Context(store, settings, Quiet())), previous)
 
 
 def test_a_real_stack_with_an_sdist(cell: Cell, settings: Settings, debian: Debian, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, cast
 from unittest import mock
 
 from imagegen.app import audit
-from imagegen.app.lock import _foundation_keys
+from imagegen.app.make_locks import _foundation_keys
 from imagegen.app.session import Session
 from imagegen.core.config import Settings
 from imagegen.core.context import Context

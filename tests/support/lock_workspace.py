@@ -15,8 +15,8 @@ from imagegen.plan.lock.model import Lock, LockedBase, LockedDeb, LockedFile, Lo
 from imagegen.plan.matrix.model import Base, Cell, Component, Index, Requirement
 from imagegen.wheels.find import WheelRequirement
 from imagegen.wheels.offers import Candidate, WheelSource
-from imagegen.wheels.resolve.lock import lock_cell
 from imagegen.wheels.resolve.options import LockOptions
+from imagegen.wheels.resolve.stages import LockRequest, lock_cell
 from tests.support.interpreters import DEBIAN, LOCKED
 from tests.support.upload_index import PackageIndex
 
@@ -97,7 +97,6 @@ class Workspace:
 
         rules, chooser = more.pop("rules", ()), more.pop("chooser", self.chooser)
         packed = pack_own_packages(self.cell, self.project, self.store)
-        return lock_cell(
-            self.cell, previous or self.first, LockOptions(**more), rules, chooser,  # type: ignore[arg-type]
-            Context(self.store, Settings.from_environment(self.env), Recorder()), packed,
-        )  # fmt: skip
+        context = Context(self.store, Settings.from_environment(self.env), Recorder())
+        options = LockOptions(**more)  # type: ignore[arg-type]
+        return lock_cell(LockRequest(self.cell, options, rules, chooser, context, packed), previous or self.first)

@@ -14,8 +14,8 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.plan.lock.model import Lock, LockedBase
 from imagegen.plan.matrix.model import Base, Cell, Component, Index, Requirement, Rule
-from imagegen.wheels.resolve.lock import lock_cell
 from imagegen.wheels.resolve.options import LockOptions
+from imagegen.wheels.resolve.stages import LockRequest, lock_cell
 from tests.support.interpreters import DEBIAN, LOCKED
 from tests.support.lock_workspace import DEB, UV, Chooser
 from tests.support.upload_index import PackageIndex as Index_
@@ -59,10 +59,9 @@ class Week:
         self.index.wheel(name, version, *requires, uploaded=on, tag=tag)
 
     def resolve(self, as_of: str, previous: Lock | None, upgraded: Sequence[str], bounds: dict[str, str]) -> Lock:
-        return lock_cell(
-            self.cell, previous, LockOptions(packages=tuple(upgraded), as_of=as_of, bounds=bounds), self.rules,
-            Chooser(), Context(self.store, self.settings, Quiet()), {},
-        )  # fmt: skip
+        options = LockOptions(packages=tuple(upgraded), as_of=as_of, bounds=bounds)
+        context = Context(self.store, self.settings, Quiet())
+        return lock_cell(LockRequest(self.cell, options, self.rules, Chooser(), context), previous)
 
     def first(self, as_of: str) -> Lock:
         """The lock of a time, made without any search."""

@@ -10,7 +10,7 @@ These functions are covered, through tests.support.artifact_keys:
 - lock: inputs_hash, contents_hash, local_tags, dumps, dumps_attached, publish.tags.index_inputs
 - matrix: the hashes of a cell's inputs (cells.sha256, sdist_inputs); freshness, contradictions and verdict of its lock
 - base: base.key of Debian's and of a registry's base, packages_key, fetch.listing, the key of require_published
-- foundation: bottom_key, tree_key, interpreter_key, interpreter_layer_key, app.lock._foundation_keys, system_key
+- foundation: bottom_key, tree_key, interpreter_key, interpreter_layer_key, app.make_locks._foundation_keys, system_key
 - wheels: identity, scan_key, scan._key, subjects._keys, _segment_key, sdist_builder, sdist._key, git.archive's key
 - builds: builder, key_of, cache_of, wheelhouse.tag, environment._key (build costs), toolchain
 - layers: plan_layers with from_image, layer_key, files_key, loader_key, support_key; support_identity, bytecode_key,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.app import lock as lock_use_case
+from imagegen.app import make_locks as lock_use_case
 from imagegen.cli import lock_command
 from imagegen.cli.app import App
 from imagegen.core import git

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
-from imagegen.app import lock
+from imagegen.app import make_locks
 from imagegen.app.import_project import Imported, Selection, find_file, import_project, known_facts
 from imagegen.app.session import Session
 from imagegen.core.errors import ImagegenError, Location, LockError, ProjectFileError, UsageError
@@ -232,10 +232,10 @@ def test_import_and_lock_give_one_answer_about_a_lock_file(
     def resolve(*_: object) -> None:
         raise LockError("it is resolved", code="lock-resolved")
 
-    monkeypatch.setattr(lock, "lock_cell", resolve)
+    monkeypatch.setattr(make_locks, "lock_cell", resolve)
     session = session_of(project)
     with pytest.raises(LockError) as raised:
-        lock.resolve_cell(session, session.matrix.select_one("my-rl"), None, LockOptions())
+        make_locks.resolve_cell(session, session.matrix.select_one("my-rl"), None, LockOptions())
     assert raised.value.code == "lock-resolved"
 
 

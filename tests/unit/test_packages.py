@@ -14,7 +14,7 @@ from imagegen.app.session import Session
 from imagegen.audit.model import Licence
 from imagegen.core.store import Store
 from imagegen.plan.lock.model import LOCAL, URL, LockedFile, LockedGit, LockedSdist, LockedWheel
-from imagegen.plan.lock.resolve import UPLOADS
+from imagegen.plan.lock.uv_resolve import UPLOADS
 from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata
 from imagegen.plan.rules import MetadataCache, table_of
 from tests.support.tiny_lock import LOCK, wheel

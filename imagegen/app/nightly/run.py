@@ -17,7 +17,7 @@ from typing import Literal, NoReturn, Protocol
 
 from imagegen.app.check_locks import current_lock
 from imagegen.app.comparison import comparison_facts
-from imagegen.app.lock import join_locks, own_packages, wheel_selector
+from imagegen.app.make_locks import join_locks, lock_request
 from imagegen.app.nightly import changes
 from imagegen.app.nightly.propose import Proposal, ReleaseIndex, propose
 from imagegen.app.publish import Publisher, expected_tagged, publish_images
@@ -31,10 +31,9 @@ from imagegen.plan import lock
 from imagegen.plan.lock.environments import CombinedLock
 from imagegen.plan.lock.model import Lock, Record
 from imagegen.plan.matrix.model import Cell
-from imagegen.plan.projects.stack import read_stack
 from imagegen.supply.compare.difference import ComparisonFacts
-from imagegen.wheels.resolve.lock import lock_cell
 from imagegen.wheels.resolve.options import LockOptions
+from imagegen.wheels.resolve.stages import lock_cell
 
 Result = Literal["unchanged", "proposed", "published", "failed"]
 
@@ -263,17 +262,15 @@ def current_base(bases: Bases, cell: Cell, context: Context) -> LockedBase:
 def propose_cell(session: Session, as_of: str, bases: Bases, cell: Cell) -> Proposal:
     """Propose an update of the cell; see `current_base` for `bases`."""
     context = session.context_for(cell)
-    selector = wheel_selector(session, cell)
     before = session.find_lock(cell)
-    packed = own_packages(session, cell)
-    stack = read_stack(cell.stack, session.project) if cell.stack else None
+    request = lock_request(session, cell, LockOptions())
 
     def resolve(previous: Lock | None, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock:
         same_base = bool(before and previous and previous.base == before.base)
         options = LockOptions(packages=tuple(upgraded), as_of=as_of, bounds=bounds, trust_previous_wheels=same_base)
-        return lock_cell(cell, previous, options, session.rules, selector, context, packed, stack)
+        return lock_cell(replace(request, options=options), previous)
 
-    releases = ReleaseIndex(as_of, context.settings, selector, context.progress)
+    releases = ReleaseIndex(as_of, context.settings, request.selector, context.progress)
     return propose(
         cell, before, as_of, session.rules, resolve, partial(current_base, bases, cell, context), releases.of
     )

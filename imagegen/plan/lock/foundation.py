@@ -162,7 +162,7 @@ class LockedInterpreter(LockTable):
         return f"Python {self.version}" + (f" of python-build-standalone {self.release}" if self.file else "")
 
 
-def lock_interpreter(requested: Interpreter, platform: str, debs: Iterable[LockedDeb]) -> LockedInterpreter:
+def resolve_interpreter(requested: Interpreter, platform: str, debs: Iterable[LockedDeb]) -> LockedInterpreter:
     """Return the interpreter of a cell for its lock; the version of a distribution's Python is taken from `debs`."""
     if file := requested.files.get(platform):
         name = unquote(file.path.rpartition("/")[2])

@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from imagegen.core.errors import BuildError, LockError
 from imagegen.plan.lock.builds import BUILDER, builder, commit_of, patches_of
-from imagegen.plan.lock.foundation import lock_interpreter
+from imagegen.plan.lock.foundation import resolve_interpreter
 from imagegen.plan.lock.indexes import DEFAULT, WheelTarget
 from imagegen.plan.lock.model import (
     GIT,
@@ -134,7 +134,7 @@ def _contradictions(lock: Lock, cell: Cell) -> Iterator[str]:
 
 
 def _interpreter_fields(lock: Lock, cell: Cell) -> Iterator[tuple[str, object, object]]:
-    expected = lock_interpreter(cell.interpreter, cell.platform, lock.debs)
+    expected = resolve_interpreter(cell.interpreter, cell.platform, lock.debs)
     for field in fields(expected):
         yield f"interpreter.{field.name}", getattr(lock.interpreter, field.name), getattr(expected, field.name)
 

@@ -25,7 +25,7 @@ from imagegen.core.types import Gpu, parse_requirement
 from imagegen.plan.lock.foundation import LockedBase, LockedDeb
 from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.plan.lock.model import LockedWheel
-from imagegen.plan.lock.resolve import Pinned
+from imagegen.plan.lock.uv_resolve import Pinned
 from imagegen.plan.matrix.model import Cell, Component, Requirement, Rule, Sdist, cuda_version
 from imagegen.plan.matrix.recipe import Recipe
 from imagegen.plan.rules import Fact, Facts, evaluate_on
@@ -130,8 +130,10 @@ class Compiled:
         return f"{self.package}{extras}=={self.version}"
 
 
-def released(requirement: Requirement, recipe: Recipe, catalogued: Iterable[str], retained: str | None) -> Compiled:
-    """Return the component in the release `kept` if it can stay, else in the newest that fits.
+def choose_release(
+    requirement: Requirement, recipe: Recipe, catalogued: Iterable[str], retained: str | None
+) -> Compiled:
+    """Return the component in the release `retained` if it can stay, else in the newest that fits.
 
     Releases are those with a recipe or a wheel in the catalogue; for a component that must be built from source, only
     those with a recipe. Raises LockError if none fits.

@@ -32,7 +32,7 @@ from imagegen.plan.lock.file import raise_all
 from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.plan.lock.model import BUILT, GIT, LOCAL, LockedWheel
 from imagegen.plan.lock.recipes import Compiled, no_recipe, require_metadata
-from imagegen.plan.lock.resolve import Pinned, Site
+from imagegen.plan.lock.uv_resolve import Pinned, Site
 from imagegen.plan.matrix.model import Cell, Requirement
 
 T = TypeVar("T")

@@ -30,7 +30,7 @@ from imagegen.plan.lock.indexes import WheelTarget, upload_day
 from imagegen.plan.lock.model import GIT, URL
 from imagegen.plan.lock.recipes import Compiled, member, pyproject, require_metadata
 from imagegen.plan.lock.resolution_inputs import Attempts
-from imagegen.plan.lock.resolve import Pinned, Remote
+from imagegen.plan.lock.uv_resolve import Pinned, Remote
 from imagegen.plan.matrix import metadata
 from imagegen.plan.matrix.model import Cell, GitSource, Sdist
 

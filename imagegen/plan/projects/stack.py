@@ -25,7 +25,6 @@ from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.plan.lock.model import URL, Lock, LockedBuild, LockedFile, LockedWheel
 from imagegen.plan.lock.recipes import no_wheel, pyproject
 from imagegen.plan.lock.resolution_inputs import Attempts
-from imagegen.plan.lock.resolve import Pinned, Remote
 from imagegen.plan.lock.sources import Finder, RequiredFile
 from imagegen.plan.lock.uv_lock import (
     DistributionFile,
@@ -36,6 +35,7 @@ from imagegen.plan.lock.uv_lock import (
     commit_source,
     route,
 )
+from imagegen.plan.lock.uv_resolve import Pinned, Remote
 from imagegen.plan.matrix.model import Cell, Component, GitSource, Requirement, Sdist, StackFile
 from imagegen.plan.projects.locks import PylockFile, UvLockFile, read_pylock, read_uv_lock
 from imagegen.plan.projects.model import MarkerTarget, read_text

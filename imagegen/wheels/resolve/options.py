@@ -1,9 +1,12 @@
-"""Options of a resolution."""
+"""Options of a resolution, and its cutoff time."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from imagegen.core.errors import LockError
 
 
 @dataclass(frozen=True)
@@ -23,3 +26,29 @@ class LockOptions:
     as_of: str | None = None
     bounds: Mapping[str, str] = field(default_factory=dict)
     trust_previous_wheels: bool = False
+
+
+def rfc3339(time: datetime) -> str:
+    """Return a UTC time as locks write it: 2026-11-20T00:00:00Z."""
+    return time.replace(microsecond=0, tzinfo=None).isoformat() + "Z"
+
+
+def parse_cutoff(text: str | None) -> str:
+    """Return the cutoff as locks write it; None is now. Raises LockError for a malformed or a future time."""
+    if text is None:
+        return rfc3339(datetime.now(UTC))
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise LockError(
+            f"{text!r} is not a time",
+            code="lock-cutoff-invalid",
+            why=str(error),
+            fix="write a date or a time as in 2026-11-20T00:00:00Z",
+        ) from error
+    # A date or a time without zone is UTC, so that a lock does not depend on where it is made.
+    time = time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+    if time > datetime.now(UTC):
+        why = "releases until then may still appear, so the next resolution could differ"
+        raise LockError(f"{text} lies in the future", code="lock-cutoff-in-future", why=why, fix="use a past time")
+    return rfc3339(time)

@@ -21,8 +21,8 @@ from imagegen.plan.matrix.model import Cell
 from imagegen.plan.projects.stack import read_stack
 from imagegen.plan.rules import facts_of_lock
 from imagegen.wheels.resolve.candidates import LocalWheelSelector
-from imagegen.wheels.resolve.lock import lock_cell
 from imagegen.wheels.resolve.options import LockOptions
+from imagegen.wheels.resolve.stages import LockRequest, lock_cell
 
 _RECORD_REMOVED = "the lock changed, so its record was removed; `imagegen lock --record` makes a new one"
 
@@ -134,20 +134,24 @@ def resolve_cell(session: Session, cell: Cell, previous: Lock | None, options: L
     """
     session.require_compatible(cell, session.facts_of(cell))
     try:
-        locked = lock_cell(
-            cell,
-            previous,
-            options,
-            session.rules,
-            wheel_selector(session, cell),
-            session.context_for(cell),
-            own_packages(session, cell),
-            read_stack(cell.stack, session.project) if cell.stack else None,
-        )
+        locked = lock_cell(lock_request(session, cell, options), previous)
     except LockError as error:
         raise _unknown_project(session, cell, error) or error from error
     session.require_compatible(cell, facts_of_lock(locked, cell.base.glibc))
     return locked
+
+
+def lock_request(session: Session, cell: Cell, options: LockOptions) -> LockRequest:
+    """Return the input of a lock of the cell. Raises as `lock.pack_own_packages` and `read_stack`."""
+    return LockRequest(
+        cell,
+        options,
+        tuple(session.rules),
+        wheel_selector(session, cell),
+        session.context_for(cell),
+        own_packages(session, cell),
+        read_stack(cell.stack, session.project) if cell.stack else None,
+    )
 
 
 def own_packages(session: Session, cell: Cell) -> dict[str, PackedTree]:
