@@ -22,11 +22,11 @@ import results
 from packaging.utils import parse_wheel_filename
 
 from imagegen.audit import facts
+from imagegen.audit.readers.installation import installation
 from imagegen.core.store import Store
 from imagegen.image.layers.codec import LayerSink
-from imagegen.image.layers.scan import WheelScanner, scan_wheel
+from imagegen.image.layers.scan import WheelScanner, open_locked, scan_wheel
 from imagegen.image.layers.tar import TarWriter
-from imagegen.image.layers.wheel import installation, open_locked
 from imagegen.plan.lock.model import LockedFile, LockedWheel
 
 PYTHON = "3.11"

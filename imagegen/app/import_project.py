@@ -23,9 +23,8 @@ from imagegen.core import types as t
 from imagegen.core.data import MAX_SOURCE_FILE, project_of
 from imagegen.core.errors import Location, MatrixErrors, OptionConflictError, ProjectFileError, UsageError
 from imagegen.core.text import did_you_mean, redact
-from imagegen.core.types import parse_requirement
+from imagegen.core.types import PREFIX, parse_requirement
 from imagegen.image.layers.plan import ROOT
-from imagegen.image.layers.wheel import PREFIX
 from imagegen.plan.matrix.model import NO_CUDA, Cell, StackFile, cuda_version
 from imagegen.plan.projects import conda, dockerfile, entry, locks, requirements
 from imagegen.plan.projects.entry import TORCH, CudaFacts, ImagePlatform

@@ -177,11 +177,11 @@ def _unknown_project(session: Session, cell: Cell, error: LockError) -> LockErro
 
 def wheel_selector(session: Session, cell: Cell) -> LocalWheelSelector:
     """Return the selector of wheels for components that need a compiler; it reads the files of candidates."""
-    from imagegen.image.inventory import subjects  # late, since it imports the readers of wheels
+    from imagegen.audit.readers import loose_wheels  # late, since it imports the readers of wheels
 
     return LocalWheelSelector(
         session.wheel_catalogue,
-        lambda path, torch: subjects.examined(path, cell.gpus, torch),
+        lambda path, torch: loose_wheels.audit_wheel(path, cell.gpus, torch),
         session.context_for(cell),
     )
 

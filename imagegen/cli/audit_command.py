@@ -153,7 +153,7 @@ def _wheels(words: tuple[str, ...], gpus: tuple[Gpu, ...], torch: str | None) ->
             raise UsageError(
                 f'--torch "{torch}" is no version', code="usage-invalid-value", fix="--torch 2.8.0"
             ) from None
-    from imagegen.image.inventory.subjects import wheels_subject
+    from imagegen.audit.readers.loose_wheels import wheels_subject
 
     return wheels_subject([Path(word) for word in words], gpus, torch)
 

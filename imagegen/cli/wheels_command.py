@@ -67,9 +67,9 @@ def find_wheels(app: App, *, component: str, pattern: str, as_json: bool) -> int
         alias = alias or wanted.index.get(cell.cuda, "pypi")
         index = candidates.index_listing(alias, wanted.package, settings, client)
         places = candidates.candidate_places(known, index, settings, app.store, client, app.progress)
-        from imagegen.image.inventory import subjects  # late: it brings the readers of wheels
+        from imagegen.audit.readers import loose_wheels  # late: it brings the readers of wheels
 
-        found = find(need, places, partial(subjects.examined, gpus=cell.gpus, torch=need.torch))
+        found = find(need, places, partial(loose_wheels.audit_wheel, gpus=cell.gpus, torch=need.torch))
     chosen = next((each for each in found if each.fits), None)
     if as_json:
         app.json(_as_dict(wanted, cell, need, found, chosen))

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # of layers and bases: a SOURCE_DATE_EPOCH that moves would change all layers at each relock.
 EPOCH = 315532800
 
+PREFIX = "/opt/venv"  # the environment: wheels, and their data, are installed there
+
 # Compressions of the layers of published images; digests in locks are of zstd.
 Compression: TypeAlias = Literal["zstd", "gzip"]
 

@@ -23,7 +23,7 @@ from imagegen.core.context import Context
 from imagegen.core.data import shipped
 from imagegen.core.errors import Location, LockError, StoreError
 from imagegen.core.store import Store, disk, images
-from imagegen.core.types import EPOCH
+from imagegen.core.types import EPOCH, PREFIX
 from imagegen.image import inputs, layers
 from imagegen.image.base import fetch_packages
 from imagegen.image.base.installer import COMMAND, ENVIRONMENT
@@ -38,7 +38,6 @@ from imagegen.image.layers.plan import (
     support_files,
     support_links,
 )
-from imagegen.image.layers.wheel import PREFIX
 from imagegen.incontainer import WORKER
 from imagegen.incontainer.worker.source import PATCHED
 from imagegen.plan.lock import inputs_hash

@@ -17,8 +17,7 @@ from imagegen.audit import catalogue
 from imagegen.core.data import parse_json
 from imagegen.core.errors import ContainerError, NoGpuError, OutputLimitError, SmokeError
 from imagegen.core.progress import Progress
-from imagegen.core.types import SEARCH_PATHS
-from imagegen.image.layers.wheel import PREFIX
+from imagegen.core.types import PREFIX, SEARCH_PATHS
 from imagegen.incontainer import SMOKE
 from imagegen.incontainer.smoke.table import Check, applicable
 from imagegen.plan.lock.environments import CombinedLock, LockedEnvironment, environments

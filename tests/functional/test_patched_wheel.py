@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from imagegen.audit.readers.wheel import Wheel
 from imagegen.core import zip_archive
 from imagegen.core.config import Settings
 from imagegen.core.errors import LockError, WheelError
 from imagegen.core.store import Store
-from imagegen.image.layers.wheel import Wheel
 from imagegen.plan.lock import patched
 from imagegen.plan.lock.model import LockedFile, WheelPatch
 

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 import imagegen.incontainer.worker.build as worker
-from imagegen.image.layers.wheel import PREFIX, Wheel, installation
+from imagegen.audit.readers.installation import installation
+from imagegen.audit.readers.wheel import Wheel
+from imagegen.core.types import PREFIX
 from imagegen.incontainer.worker.source import PATCHED
-from imagegen.plan.matrix import prefix
 from imagegen.plan.matrix.prefix import Prefix, backend_patch
 from imagegen.wheels.builds.run import check_wheel
 from tests.support.source_builds import BUILD, WITH_BUILD
@@ -83,7 +84,3 @@ def test_a_build_that_installs_something_else_fails(described: Prefix, said: str
     events, output = compiled(tmp_path, described)
     assert events[-1]["event"] == "failed"
     assert said in output
-
-
-def test_the_prefix_is_where_data_of_wheels_go() -> None:
-    assert prefix.PREFIX == PREFIX

@@ -15,13 +15,13 @@ import pytest
 
 from imagegen.audit import torch_exports
 from imagegen.audit.model import Finding, Severity
+from imagegen.audit.readers import loose_wheels
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, WheelError
 from imagegen.core.net import Client, UnreachableError
 from imagegen.core.progress import Quiet
 from imagegen.core.registry import parse
 from imagegen.core.store import Store
-from imagegen.image.inventory import subjects as site
 from imagegen.plan.lock.builds import BuiltWheel
 from imagegen.wheels.catalogue import Catalogue
 from imagegen.wheels.find import Candidate, Offer, WheelListing, WheelSources, find
@@ -253,12 +253,12 @@ def test_the_audit_disqualifies_a_file_with_its_words(places: WheelSources, tmp_
     old = sorted(name for name, bits in index.names.items() if bits == only and name.startswith("_ZN"))
     path = wheel(tmp_path / "links", f"demo-1.0-{TAGS}", {"demo/_c.so": make_elf(undefined=old[:3])})
     there = replace(places, links=(WheelListing("links", lambda: [Offer(path.name, path.as_uri())]),))
-    refused = find(SOURCE, there, partial(site.examined, gpus=(), torch="2.11.0"))
+    refused = find(SOURCE, there, partial(loose_wheels.audit_wheel, gpus=(), torch="2.11.0"))
     assert choice(refused).place is WheelSource.SOURCE
     assert refused[1].reason.startswith("the audit: built for torch 2.8")
     assert "this is 2.11.0; 3 symbols missing, first " in refused[1].reason
     on_old = replace(SOURCE, torch="2.8.0", cuda="12.8")
-    found = choice(find(on_old, there, partial(site.examined, gpus=(), torch="2.8.0")))
+    found = choice(find(on_old, there, partial(loose_wheels.audit_wheel, gpus=(), torch="2.8.0")))
     assert (found.place, found.filename) == (WheelSource.LINKS, path.name)
     assert found.reason == "its name says nothing of torch or CUDA, and the audit finds no error"
 
@@ -275,7 +275,7 @@ def test_a_wheel_whose_metadata_names_another_torch_does_not_fit(places: WheelSo
         "Requires-Dist: torch==2.8.0\n",
     )
     there = replace(places, links=(WheelListing("links", lambda: [Offer(path.name, path.as_uri())]),))
-    found = find(SOURCE, there, partial(site.examined, gpus=(), torch="2.11.0"))
+    found = find(SOURCE, there, partial(loose_wheels.audit_wheel, gpus=(), torch="2.11.0"))
     assert found[1].reason.startswith("the audit: built for torch 2.8, ")
     assert choice(found).place is WheelSource.SOURCE
 
@@ -293,10 +293,10 @@ def test_a_file_that_is_no_wheel_does_not_fit(places: WheelSources, tmp_path: Pa
     path = tmp_path / NAME
     path.write_bytes(b"<html>sign in</html>")
     there = replace(places, links=(WheelListing("links", lambda: [Offer(path.name, path.as_uri())]),))
-    found = find(SOURCE, there, partial(site.examined, gpus=(), torch="2.11.0"))
+    found = find(SOURCE, there, partial(loose_wheels.audit_wheel, gpus=(), torch="2.11.0"))
     assert choice(found).place is WheelSource.SOURCE
     with pytest.raises(WheelError) as raised:
-        site.examined(path, (), "2.11.0")
+        loose_wheels.audit_wheel(path, (), "2.11.0")
     assert found[1].reason.startswith(raised.value.what)
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from imagegen.audit.readers.installation import InstalledFile, installation, site_packages, skeleton
+from imagegen.audit.readers.wheel import Wheel
 from imagegen.core.errors import WheelError
-from imagegen.image.layers.wheel import PREFIX, InstalledFile, Wheel, installation, site_packages, skeleton
+from imagegen.core.types import PREFIX
 from tests.fuzz.crooked import Crooked
 from tests.support.wheels import FILENAME
 

@@ -21,13 +21,13 @@ import zstandard
 from certifi import where
 
 from imagegen.audit.contents import parents
+from imagegen.audit.readers.installation import pyc_path
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, images
 from imagegen.image import dockerfile as recipe
 from imagegen.image.layers import environment
 from imagegen.image.layers import plan as support
 from imagegen.image.layers.image import labels
-from imagegen.image.layers.wheel import pyc_path
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import EnvVar
 from imagegen.run import smoke

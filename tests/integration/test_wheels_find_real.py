@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from imagegen.audit.readers import loose_wheels
 from imagegen.core.config import Settings
 from imagegen.core.net import Client
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.core.types import Gpu
-from imagegen.image.inventory import subjects as site
 from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.wheels.catalogue import Catalogue, KnownFile
 from imagegen.wheels.find import Candidate, Offer, WheelRequirement, find
@@ -48,7 +48,7 @@ def ask(need: WheelRequirement, store: Store, offers: Sequence[Offer] = ()) -> t
     with Client(settings) as client:
         index = None if offers else candidates.index_listing("pypi", need.package, settings, client)
         places = replace(candidates.candidate_places(known, index, settings, store, client, Quiet()), links=())
-        return find(need, places, partial(site.examined, gpus=HOPPER, torch=need.torch))
+        return find(need, places, partial(loose_wheels.audit_wheel, gpus=HOPPER, torch=need.torch))
 
 
 @pytest.fixture

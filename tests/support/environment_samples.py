@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from imagegen.core.types import PREFIX
 from imagegen.plan.lock.environments import CombinedLock, LockedEnvironment, combine
 from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.prefix import PREFIX, VENVS
+from imagegen.plan.matrix.prefix import VENVS
 
 
 def combined(locks: Mapping[str, Lock]) -> CombinedLock:

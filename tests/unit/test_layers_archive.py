@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
+from imagegen.audit.readers.installation import site_packages
+from imagegen.audit.readers.wheel import Wheel
 from imagegen.core.errors import WheelError
-from imagegen.image.layers.wheel import Wheel, site_packages
 from tests.fuzz.crooked import Crooked, Part, wheel, zip64
 from tests.fuzz.invariants import PYTHON, hold, hold_crooked
 from tests.fuzz.strategies import CROOKED

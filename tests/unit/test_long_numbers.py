@@ -15,12 +15,12 @@ from imagegen.app.nightly.propose import _is_of
 from imagegen.audit import catalogue
 from imagegen.audit.contents import _within
 from imagegen.audit.libraries import _by_number
+from imagegen.audit.readers.wheel import Wheel
 from imagegen.cli.wheels_command import _asked_about
 from imagegen.core import types
 from imagegen.core.errors import MatrixErrors, UsageError, WheelError
 from imagegen.core.net.address import Page
 from imagegen.core.net.answer import size_of
-from imagegen.image.layers.wheel import Wheel
 from imagegen.plan import distributions as debversion
 from imagegen.plan.harvest import releases as harvested
 from imagegen.plan.harvest import torch_exports, wheel_metadata

@@ -7,11 +7,11 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from imagegen.audit.readers.installation import site_packages
 from imagegen.core.data import shipped
 from imagegen.core.store import Store
 from imagegen.image.layers.image import image
 from imagegen.image.layers.plan import ENTRYPOINT, loader_configuration
-from imagegen.image.layers.wheel import site_packages
 from imagegen.plan import matrix
 from imagegen.plan.matrix.model import Cell
 from imagegen.wheels.resolve import copies, patches

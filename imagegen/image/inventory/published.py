@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import IO
 
 from imagegen.audit.model import Package
+from imagegen.audit.readers.installation import installation, relative, site_packages
+from imagegen.audit.readers.loose_wheels import scan_file
+from imagegen.audit.readers.wheel import Wheel
 from imagegen.core.context import Context
 from imagegen.core.errors import ErrorGroup, FetchError, ImagegenError, WheelError
 from imagegen.core.net import Client
 from imagegen.core.progress import Meter
-from imagegen.image.layers.scan import scan_file
-from imagegen.image.layers.wheel import Wheel, installation, relative, site_packages
 from imagegen.plan.harvest import scans
 from imagegen.plan.harvest.scans import PYTHON, ReleasedWheel
 from imagegen.plan.lock import indexes

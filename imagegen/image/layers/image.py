@@ -26,12 +26,11 @@ from imagegen.core.oci import (
 )
 from imagegen.core.store import Store
 from imagegen.core.store.cache import StoredBlob
-from imagegen.core.types import Digest
+from imagegen.core.types import PREFIX, Digest
 from imagegen.image import base
 from imagegen.image.layers.codec import CODEC, GZIP
 from imagegen.image.layers.layer import Layer, PrintableName
 from imagegen.image.layers.plan import ENTRYPOINT, ENV, WORKDIR, base_environment, locked_variables
-from imagegen.image.layers.wheel import PREFIX
 from imagegen.plan.lock import dumps_attached, inputs_hash
 from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.model import Lock, main_versions, title

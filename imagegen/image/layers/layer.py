@@ -25,6 +25,17 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 
+from imagegen.audit.readers.installation import (
+    MAX_SOURCE,
+    InstalledFile,
+    compiles,
+    installation,
+    is_same,
+    pyc_path,
+    relocated,
+    site_packages,
+    skeleton,
+)
 from imagegen.core.errors import SandboxError, WheelError
 from imagegen.core.oci import ZSTD_TYPE, LayerDescriptor
 from imagegen.core.sandbox import Sandbox
@@ -46,21 +57,9 @@ from imagegen.image.layers.plan import (
     support_files,
     support_links,
 )
-from imagegen.image.layers.scan import WheelScanner, recorded_blob
+from imagegen.image.layers.scan import WheelScanner, open_locked, recorded_blob
 from imagegen.image.layers.segments import SegmentedTar
 from imagegen.image.layers.tar import TarWriter
-from imagegen.image.layers.wheel import (
-    MAX_SOURCE,
-    InstalledFile,
-    compiles,
-    installation,
-    is_same,
-    open_locked,
-    pyc_path,
-    relocated,
-    site_packages,
-    skeleton,
-)
 from imagegen.plan.lock.foundation import directory
 from imagegen.plan.lock.model import Lock, LockedWheel
 

@@ -15,13 +15,14 @@ from pathlib import Path
 
 from imagegen.audit.collect import examine
 from imagegen.audit.model import File
+from imagegen.audit.readers.installation import relative, site_packages
 from imagegen.audit.window import OnDisk
 from imagegen.core.errors import BaseError, LockError
 from imagegen.core.store import Store
+from imagegen.core.types import PREFIX
 from imagegen.image.layers import loader_cache, scan
 from imagegen.image.layers.loader_cache import CacheEntry, LoaderCache
 from imagegen.image.layers.plan import LOADER_CACHE, LOADER_CONFIGURATION, loader_configuration, support_links
-from imagegen.image.layers.wheel import PREFIX, relative, site_packages
 from imagegen.plan.lock.model import Lock, LockedWheel
 
 _MACHINES = {"linux/amd64": 62, "linux/arm64": 183}  # platform -> e_machine

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from imagegen import incontainer
+from imagegen.audit.readers.installation import site_packages
 from imagegen.core.oci import canonical_json, digest_of
-from imagegen.core.types import SEARCH_PATHS, join_paths
+from imagegen.core.types import PREFIX, SEARCH_PATHS, join_paths
 from imagegen.image import base
 from imagegen.image.inputs import tree_key
-from imagegen.image.layers.wheel import PREFIX, site_packages
 from imagegen.incontainer.preflight.model import Image as ImageFacts
 from imagegen.incontainer.preflight.model import image_to_json
 from imagegen.plan.lock.environments import CombinedLock, LockedEnvironment, environments

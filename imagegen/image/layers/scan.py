@@ -9,31 +9,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
-from pathlib import Path
 
 from imagegen.audit import facts, imports
 from imagegen.audit.collect import IN_MEMORY, Collector
 from imagegen.audit.contents import clashes
 from imagegen.audit.imports import ApiScanner
 from imagegen.audit.model import File, OptionalImport, Package
+from imagegen.audit.readers.installation import InstalledFile, absolute, installation, pyc_path, relative, site_packages
+from imagegen.audit.readers.loose_wheels import scan_file
+from imagegen.audit.readers.wheel import Wheel
 from imagegen.core.errors import ErrorGroup, WheelError
 from imagegen.core.store import Store
 from imagegen.core.store.cache import BlobCache, Cache, StoredBlob
 from imagegen.image.layers.plan import LAYER_FORMAT, digest_of_json
-from imagegen.image.layers.wheel import (
-    InstalledFile,
-    Wheel,
-    absolute,
-    installation,
-    open_locked,
-    pyc_path,
-    relative,
-    site_packages,
-)
 from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.model import FileConflict, Lock, LockedWheel
 
 SCANS = BlobCache("facts")
+
+
+def open_locked(store: Store, locked: LockedWheel) -> Wheel:
+    """The wheel of a lock, which must be in the store."""
+    path = store.path(locked.file.digest)
+    return Wheel(path, locked.file.filename, ignore_record=locked.record_exception is not None)
 
 
 class WheelScanner:
@@ -131,20 +129,6 @@ def recorded_scan(store: Store, locked: LockedWheel, python: str) -> Package | N
 def recorded_blob(store: Store, locked: LockedWheel, python: str) -> StoredBlob | None:
     """Return the blob that holds the wheel's scan, where the store has it."""
     return SCANS.get(store, scan_key(locked, python))
-
-
-def scan_file(file: InstalledFile, scratch: Path, *, whole: bool = False) -> File:
-    """Scan a file. As little of it is read as will do, and once more where the collector has left out too much.
-
-    `scratch` and `whole` are as for Collector.
-    """
-    with Collector(file.size, scratch, whole=whole) as collector:
-        for chunk in file.chunks():
-            collector.write(chunk)
-            if collector.idle:
-                break
-        scan_result = collector.finish(file.sha256, executable=file.executable)
-    return scan_file(file, scratch, whole=True) if scan_result.unreadable and collector.partial else scan_result
 
 
 def scan_key(locked: LockedWheel, python: str) -> str:

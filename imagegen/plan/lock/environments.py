@@ -11,10 +11,11 @@ from packaging.version import Version
 from imagegen.core import types as t
 from imagegen.core.deferred import dataclass
 from imagegen.core.progress import human
+from imagegen.core.types import PREFIX
 from imagegen.plan.lock.model import Lock, LockedCopy, LockedGpus, Record
 from imagegen.plan.lock.tables import LockedWheel, LockTable
 from imagegen.plan.matrix.model import Cell, CellEnvironment
-from imagegen.plan.matrix.prefix import PREFIX, VENVS
+from imagegen.plan.matrix.prefix import VENVS
 
 _NAMED = 3  # wheels in a sentence
 

@@ -10,9 +10,9 @@ import json
 from functools import cache
 
 from imagegen.core.deferred import dataclass
+from imagegen.core.types import PREFIX
 from imagegen.incontainer import PREFIX_BACKEND
 
-PREFIX = "/opt/venv"  # the environment: wheels, and their data, are installed there
 VENVS = "/opt/venvs"  # of an image with several: every environment but the default one lies below it, by its name
 _PYPROJECT = """\
 [build-system]

@@ -21,6 +21,7 @@ from packaging.version import Version
 from imagegen.audit.check import audit
 from imagegen.audit.gpu import arch, runs
 from imagegen.audit.model import CodeTarget, Package, Severity
+from imagegen.audit.readers import loose_wheels
 from imagegen.core import data, toml
 from imagegen.core.config import Settings
 from imagegen.core.data import parse_json
@@ -32,7 +33,6 @@ from imagegen.core.text import counted, cut, redact
 from imagegen.core.types import Gpu, parse_requirement
 from imagegen.image import dockerfile as recipe
 from imagegen.image import layers
-from imagegen.image.inventory import subjects
 from imagegen.image.layers import Image
 from imagegen.plan.lock.builds import patched_sources
 from imagegen.plan.lock.model import Lock, LockedBuild
@@ -392,7 +392,7 @@ def check_wheel(
     """
     torch = next((wheel.version for wheel in lock.wheels if wheel.name == "torch"), None)
     try:
-        subject = replace(subjects.wheels_subject([path], tuple(gpus), torch), python=lock.python)
+        subject = replace(loose_wheels.wheels_subject([path], tuple(gpus), torch), python=lock.python)
     except WheelError as error:
         raise BuildError(
             f"{_name(build)} gave a wheel that cannot be used",

@@ -15,8 +15,8 @@ from pathlib import Path, PurePosixPath
 from imagegen.core import data
 from imagegen.core.errors import LockError
 from imagegen.core.store import Store
+from imagegen.core.types import PREFIX
 from imagegen.image.layers.plan import ROOT
-from imagegen.image.layers.wheel import PREFIX
 from imagegen.plan.lock.model import CopiedFile, Lock, LockedCopy
 from imagegen.plan.matrix.model import Cell, CopySource
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from imagegen.audit.model import CodeTarget
+from imagegen.audit.readers import loose_wheels
 from imagegen.core.errors import WheelError
 from imagegen.core.types import Gpu
-from imagegen.image.inventory import subjects as site
 from tests.support.elf_files import make_elf, make_fatbin
 from tests.support.errors import raises
 from tests.support.wheels import make_wheel
@@ -32,7 +32,7 @@ def test_wheels_are_packages_on_no_system(tmp_path: Path) -> None:
     module = make_elf(undefined=["_ZN3c104cuda9SetDeviceEab"], fatbin=make_fatbin([[SM_90]]))
     files = {"demo/_c.so": module, "demo/__init__.py": b"", "demo-1.0.data/scripts/tool": module}
     paths = [wheel(tmp_path, "demo", "cp311", "cp311", files), wheel(tmp_path, "any", "cp39", "abi3", {"any.py": b""})]
-    found = site.wheels_subject(paths, (GPU,), "2.8.0")
+    found = loose_wheels.wheels_subject(paths, (GPU,), "2.8.0")
     assert (found.name, found.torch, found.gpus, found.system) == (
         ", ".join(p.name for p in paths),
         "2.8.0",
@@ -54,14 +54,14 @@ def test_wheels_are_packages_on_no_system(tmp_path: Path) -> None:
 
 def test_wheels_for_several_pythons_name_none(tmp_path: Path) -> None:
     paths = [wheel(tmp_path, name, python, python, {}) for name, python in (("a", "cp311"), ("b", "cp312"))]
-    assert site.wheels_subject(paths, (), None).python is None
+    assert loose_wheels.wheels_subject(paths, (), None).python is None
 
 
 def test_two_wheels_of_one_package_are_no_subject(tmp_path: Path) -> None:
     """No environment has both: they would clash in every file, and each would have what the other lacks."""
     paths = [wheel(tmp_path, "demo", python, python, {"demo.py": python.encode()}) for python in ("cp311", "cp312")]
     with raises("usage-duplicate-wheel") as raised:
-        site.wheels_subject(paths, (), None)
+        loose_wheels.wheels_subject(paths, (), None)
     assert all(path.name in str(raised.value) for path in paths)
 
 
@@ -72,7 +72,7 @@ def test_what_is_no_wheel_is_named(tmp_path: Path) -> None:
     odd.write_bytes(b"")
     for path in (cut, odd, tmp_path / "gone-1.0-py3-none-any.whl"):
         with pytest.raises(WheelError) as raised:
-            site.wheels_subject([path], (), None)
+            loose_wheels.wheels_subject([path], (), None)
         assert path.name in str(raised.value.where)
         if path.exists():  # no lock has chosen it
             assert str(raised.value.fix).startswith("download it again, under the name")

@@ -15,9 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from imagegen.audit.readers.installation import MAX_SOURCE, compiles, installation
+from imagegen.audit.readers.wheel import Wheel
 from imagegen.core import zip_archive
 from imagegen.core.errors import WheelError
-from imagegen.image.layers.wheel import MAX_SOURCE, Wheel, compiles, installation
 from tests.support.errors import raises
 from tests.support.timing import within
 from tests.support.wheels import FILENAME, INFO, METADATA, make_wheel, record_line

@@ -1,0 +1,1 @@
+"""Read files that are audited, without anything of images and locks."""
