@@ -1,6 +1,6 @@
 """The symbols that each torch release exports, so that no torch is needed to check a wheel.
 
-data/torch-exports.zst is made of PyPI's wheels for x86-64 Linux, CPython 3.11 (`imagegen harvest --torch-exports`), and
+data/torch-exports.zst is made of PyPI's wheels for x86-64 Linux, CPython 3.11 (`tools.harvest --torch-exports`), and
 data/torch-exports-aarch64.zst of those for arm64, which have CUDA from 2.11.0 on: for each release the names of torch's
 own that the libraries in torch/lib export, all together. It is text, compressed with zstd. Its lines are the format,
 the releases, and for each set of releases its bits in hexadecimal (bit i is the i-th release) and the names that

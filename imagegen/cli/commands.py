@@ -68,7 +68,6 @@ COMMANDS = {
     "init": "Write an image of the project in this directory, from its uv.lock, requirements or the like.",
     "import": "Write an image of the packages of a uv.lock, requirements.txt or the like.",
     "lock": "Resolve a cell and write its lock.",
-    "harvest": "Update matrices/metadata from the package index.",
     "render": "Print the Dockerfile of a cell; with -o, write all files of a plain build.",
     "build": "Build a locked cell into Docker, smoke-test it, and tag it.",
     "launch": "Print a specification that runs an image: Docker, Compose, Kubernetes, SkyPilot, Slurm.",

@@ -143,7 +143,7 @@ def _question(app: App, words: Sequence[str], sets: Sequence[str]) -> Question:
     parse = partial(parse_question, words, sets, matrix)
     question = complete_names(parse(Vocabulary.of(matrix, sorted(app.harvested))), app.metadata)
     if missing := missing_metadata(question, app.metadata):
-        from imagegen.plan.harvest import on_demand  # late, for the network
+        from imagegen.plan.package_index import on_demand  # late, for the network
 
         context = Context(app.store, app.settings, app.progress)
         packages = on_demand.look_up(missing, context, today(), question.extras)

@@ -156,4 +156,4 @@ def test_a_saved_smoke_report_is_found_without_an_engine(tmp_path: Path) -> None
     assert imported("why cpu-grpo", tmp_path) == ({}, 0)
     (store / "records" / "smoke" / "another").touch()  # looking for a report is what is left
     chains, code = imported("why cpu-grpo", tmp_path)
-    assert (chains.keys() & {*HEAVY, "pydantic"}, code) == ({"installer", "pydantic", "zstandard"}, 0)
+    assert (chains.keys() & {*HEAVY, "pydantic"}, code) == ({"installer", "zstandard"}, 0)

@@ -15,11 +15,12 @@ from packaging.version import Version
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client, NotFoundError
-from imagegen.plan.harvest import HarvestErrors, harvest, wheel_metadata
-from imagegen.plan.harvest.releases import cuda_of
 from imagegen.plan.lock.indexes import IndexLink
 from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata
+from imagegen.plan.package_index import wheel_metadata
+from imagegen.plan.package_index.releases import cuda_of
 from tests.support.package_index import Index, Offer, archive, metadata
+from tools.harvest.metadata import HarvestErrors, harvest
 
 TODAY = "2026-11-21"
 LINUX = "cp312-cp312-manylinux_2_28_x86_64"

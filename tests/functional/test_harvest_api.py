@@ -1,4 +1,4 @@
-"""imagegen harvest --api: names that packages share, read by ranges from the wheels of an index."""
+"""tools.harvest --api: names that packages share, read by ranges from the wheels of an index."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from imagegen.cli.commands import cli
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, UsageError
 from imagegen.core.progress import Quiet
-from imagegen.plan.harvest import api as harvested
 from imagegen.plan.matrix import api
 from imagegen.plan.matrix.api import SharedName
 from tests.support.package_index import Index, Offer
+from tools.harvest import api as harvested
+from tools.harvest.__main__ import command
 
 ROLLOUT = "trl/trainer/grpo_trainer.py"
 SERVE = "trl/scripts/vllm_serve.py"
@@ -111,8 +111,8 @@ def test_a_wheel_that_is_none_is_an_error(index: Index, tmp_path: Path) -> None:
 
 def test_the_command_writes_a_file_once(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", index.url)
-    command = ["--project", str(tmp_path), "harvest", "--api", "trl", "--json"]
-    ended = [CliRunner().invoke(cli, command, standalone_mode=False) for _ in range(2)]
+    arguments = ["--project", str(tmp_path), "--api", "trl", "--json"]
+    ended = [CliRunner().invoke(command, arguments, standalone_mode=False) for _ in range(2)]
     assert ['"written": true' in each.output for each in ended] == [True, False]
     found = api.load([tmp_path / "matrices"], "trl")
     assert found
@@ -121,5 +121,5 @@ def test_the_command_writes_a_file_once(index: Index, tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize("options", [["numpy"], ["--models"], ["--verdicts"]])
 def test_the_command_needs_packages_that_import_others_and_no_other_kind(tmp_path: Path, options: list[str]) -> None:
-    command = ["--project", str(tmp_path), "harvest", "--api", *options]
-    assert isinstance(CliRunner().invoke(cli, command, standalone_mode=False).exception, UsageError)
+    arguments = ["--project", str(tmp_path), "--api", *options]
+    assert isinstance(CliRunner().invoke(command, arguments, standalone_mode=False).exception, UsageError)

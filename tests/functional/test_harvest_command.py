@@ -1,4 +1,4 @@
-"""imagegen harvest on the command line: what it writes, what it leaves alone, and how it ends."""
+"""tools.harvest on the command line: what it writes, what it leaves alone, and how it ends."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import click
 import pytest
 
 from imagegen.cli import main
@@ -16,6 +17,7 @@ from imagegen.plan.matrix.metadata import PackageReleases, load, names, path_of
 from imagegen.plan.matrix.metadata_file import write
 from tests.support.package_index import Index, Offer
 from tests.support.package_index import metadata as metadata_of
+from tools.harvest.__main__ import command
 
 pytestmark = pytest.mark.usefixtures("shared_results")
 
@@ -43,10 +45,10 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("UV_DEFAULT_INDEX", index.url)
 
-    def run(*arguments: str) -> Ended:
+    def run(*arguments: str, command: click.Command | None = command) -> Ended:
         monkeypatch.setattr(sys, "argv", ["imagegen", "--project", str(tmp_path), *arguments])
         with pytest.raises(SystemExit) as ended:
-            main()
+            main(command)
         return Ended(ended.value.code, *capsys.readouterr())
 
     return run
@@ -60,7 +62,7 @@ def offer(index: Index, package: str, *versions: str) -> None:
 
 def test_a_harvest_writes_a_file_that_the_matrix_lives_with(run: Run, index: Index, tmp_path: Path) -> None:
     offer(index, "pack", "1.0", "1.1")
-    ended = run("harvest", "pack", "--json")
+    ended = run("pack", "--json")
     assert ended.code == 0
     assert ended.err == "pack: 2 releases, 2 added (1.1, 1.0)\n"
     path = path_of(tmp_path / "matrices", "pack")
@@ -73,35 +75,35 @@ def test_a_harvest_writes_a_file_that_the_matrix_lives_with(run: Run, index: Ind
     found = load([tmp_path / "matrices"], "pack")
     assert found
     assert found.releases["1.1"].requires == ("numpy>=2",)
-    assert run("list", "cpu-grpo").code == 0  # a project that holds nothing but metadata is one
+    assert run("list", "cpu-grpo", command=None).code == 0  # a project that holds nothing but metadata is one
 
 
 def test_verdicts_are_told_as_markdown(run: Run, index: Index) -> None:
     offer(index, "pack", "1.0", "1.1")
-    ended = run("harvest", "pack", "--verdicts")
+    ended = run("pack", "--verdicts")
     assert (ended.code, ended.out) == (0, "- pack: 1.1, 1.0 new\n\nNo verdict changes.\n")
-    assert run("harvest", "pack", "--verdicts").out == "Nothing new.\n"
-    assert {run("harvest", *words).code for words in (["--verdicts", "--json"], ["--verdicts", "--models"])} == {64}
+    assert run("pack", "--verdicts").out == "Nothing new.\n"
+    assert {run(*words).code for words in (["--verdicts", "--json"], ["--verdicts", "--models"])} == {64}
 
 
 def test_a_file_moves_only_when_the_index_says_something_new(run: Run, index: Index, tmp_path: Path) -> None:
     offer(index, "pack", "0.9", "1.0")
     path = path_of(tmp_path / "matrices", "pack")
     write(PackageReleases("pack", "pypi", None, "1.0", (), {}), path)
-    run("harvest", "pack")
+    run("pack")
     first = load([tmp_path / "matrices"], "pack")
     assert first
     assert (list(first.releases), first.since) == (["1.0"], "1.0")
     long_ago = replace(first, read="2026-01-01")
     write(long_ago, path)
-    ended = run("harvest", "pack", "--json")
+    ended = run("pack", "--json")
     assert ended.err == "pack: 1 release, nothing new\n"
     assert json.loads(ended.out)[0]["written"] is False
     assert load([tmp_path / "matrices"], "pack") == long_ago
     offer(index, "pack", "1.1")
-    assert run("harvest", "pack").err == "pack: 1 release, 1 added (1.1), 1 gone (1.0)\n"
+    assert run("pack").err == "pack: 1 release, 1 added (1.1), 1 gone (1.0)\n"
     index.page("pack", Offer("pack-1.1-py3-none-any.whl", yanked="broken"))
-    assert run("harvest", "pack").err == "pack: 1 release, 1 changed (1.1)\n"
+    assert run("pack").err == "pack: 1 release, 1 changed (1.1)\n"
     last = load([tmp_path / "matrices"], "pack")
     assert last
     assert (last.releases["1.1"].yanked, last.read) == (True, first.read)
@@ -113,7 +115,7 @@ def test_one_package_that_cannot_be_had_keeps_none_of_the_others(run: Run, index
     index.beside("bad-1.0-py3-none-any.whl", b"<html>")
     before = PackageReleases("bad", "pypi", "2026-01-01", None, (), {})
     write(before, path_of(tmp_path / "matrices", "bad"))
-    ended = run("harvest", "good", "bad", "absent", "--json")
+    ended = run("good", "bad", "absent", "--json")
     assert ended.code == 68
     assert [each["package"] for each in json.loads(ended.out)] == ["good"]
     assert "absent is not harvested" in ended.err
@@ -131,7 +133,7 @@ def test_without_names_only_packages_with_a_file_are_asked_for(
     monkeypatch.setattr(metadata, "names", lambda directories: names(directories[1:]))  # but for the shipped ones
     offer(index, "pack", "1.0")
     write(PackageReleases("pack", "pypi", None, None, (), {}), path_of(tmp_path / "matrices", "pack"))
-    ended = run("harvest")
+    ended = run()
     assert ended.code == 0
     assert "without a file, and so not asked for:" in ended.err
     assert "apex" in ended.err
@@ -141,18 +143,18 @@ def test_without_names_only_packages_with_a_file_are_asked_for(
 
 @pytest.mark.parametrize("typed", ["mcore", "MCore", "Megatron_Core", "megatron-core"])
 def test_components_go_by_what_people_type(run: Run, index: Index, typed: str) -> None:
-    assert run("harvest", typed).code == 68
+    assert run(typed).code == 68
     assert [path for _, path, _ in index.requested] == ["/simple/megatron-core/"]
 
 
 def test_what_is_no_name_or_no_file_is_an_error(run: Run, tmp_path: Path) -> None:
-    ended = run("harvest", "a b!")
+    ended = run("a b!")
     assert ended.code == 64
     assert '"a b!" is not the name of a package' in ended.err
     path = path_of(tmp_path / "matrices", "pack")
     path.parent.mkdir(parents=True)
     path.write_text("{")
-    ended = run("harvest", "pack")
+    ended = run("pack")
     assert ended.code == 65
     assert f"{path}:1:2: this is not valid JSON" in ended.err
     assert path.read_text() == "{"

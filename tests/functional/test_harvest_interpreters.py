@@ -1,4 +1,4 @@
-"""imagegen harvest --interpreters: a release's SHA256SUMS becomes entries of matrices/interpreters.yaml."""
+"""tools.harvest --interpreters: a release's SHA256SUMS becomes entries of matrices/interpreters.yaml."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from imagegen.cli import main
 from imagegen.plan import matrix
-from imagegen.plan.harvest.interpreters import parse
 from imagegen.plan.matrix.model import InterpreterFile
 from tests.support.http_server import Loopback
 from tests.support.matrix_samples import SHIPPED
+from tools.harvest.__main__ import command
+from tools.harvest.interpreters import parse
 
 RELEASE = "20270101"
 TAIL = "unknown-linux-gnu-install_only_stripped.tar.gz"
@@ -60,9 +61,9 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     (tmp_path / "project/matrices").mkdir(parents=True)
 
     def run(*arguments: str) -> tuple[object, str]:
-        monkeypatch.setattr(sys, "argv", ["imagegen", "--project", str(tmp_path / "project"), "harvest", *arguments])
+        monkeypatch.setattr(sys, "argv", ["imagegen", "--project", str(tmp_path / "project"), *arguments])
         with pytest.raises(SystemExit) as ended:
-            main()
+            main(command)
         return ended.value.code, capsys.readouterr().out
 
     return run

@@ -1,4 +1,4 @@
-"""imagegen harvest --scan over an index on loopback: what is read, what is skipped, and what an interruption leaves."""
+"""tools.harvest --scan over an index on loopback: what is read, what is skipped, and what an interruption leaves."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tests.support.command_line import Run, runner
 from tests.support.elf_files import make_elf
 from tests.support.package_index import Index, Offer
 from tests.support.wheels import make_wheel
+from tools.harvest.__main__ import command
 
 MODULE = make_elf(["libtorch.so", "libcudart.so.13"], verneed={"libc.so.6": ["GLIBC_2.28"]}, filling=300_000)
 
@@ -34,7 +35,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     monkeypatch.setenv("UV_DEFAULT_INDEX", index.url)
     project = tmp_path / "project"
     project.mkdir()
-    return runner(monkeypatch, capsys, project)
+    return runner(monkeypatch, capsys, project, command)
 
 
 def offer(index: Index, directory: Path, *versions: str, sha256: str | None = None, module: bytes = MODULE) -> None:
@@ -63,25 +64,25 @@ def downloads(index: Index) -> list[str]:
 
 def test_a_scan_reads_each_release_once(run: Run, index: Index, tmp_path: Path) -> None:
     offer(index, tmp_path, "1.0", "1.1")
-    assert run("harvest", "--scan", "pack").code == 0
+    assert run("--scan", "pack").code == 0
     found = scanned(tmp_path)
     assert found
     assert [(each.verdict.cuda, each.verdict.glibc) for each in found.releases.values()] == [((13,), "2.28")] * 2
     assert sorted(downloads(index)) == ["1.0", "1.1"]
-    assert run("harvest", "--scan", "pack").code == 0
+    assert run("--scan", "pack").code == 0
     assert downloads(index) == []
     offer(index, tmp_path, "1.0", "1.1", "1.2")
-    assert run("harvest", "--scan", "pack").code == 0
+    assert run("--scan", "pack").code == 0
     assert downloads(index) == ["1.2"]
     assert not list((Store(tmp_path / "cache" / "imagegen" / "store").root / "tmp").iterdir())
 
 
 def test_a_release_whose_wheel_is_another_one_is_read_again(run: Run, index: Index, tmp_path: Path) -> None:
     offer(index, tmp_path, "1.0")
-    run("harvest", "--scan", "pack")
+    run("--scan", "pack")
     downloads(index)
     offer(index, tmp_path, "1.0", module=make_elf(["libcudart.so.12"]))
-    assert run("harvest", "--scan", "pack").code == 0
+    assert run("--scan", "pack").code == 0
     assert downloads(index) == ["1.0"]
     found = scanned(tmp_path)
     assert found
@@ -90,7 +91,7 @@ def test_a_release_whose_wheel_is_another_one_is_read_again(run: Run, index: Ind
 
 def test_a_dry_run_tells_the_bytes_and_reads_none(run: Run, index: Index, tmp_path: Path) -> None:
     offer(index, tmp_path, "1.0", "1.1")
-    ended = run("harvest", "--scan", "--dry-run", "pack", "--json")
+    ended = run("--scan", "--dry-run", "pack", "--json")
     (found,) = json.loads(ended.out)
     sizes = [len(data) for path, data in index.files.items() if path.endswith(".whl")]
     assert (found["releases"], found["bytes"]) == (2, sum(sizes))
@@ -101,7 +102,7 @@ def test_a_dry_run_tells_the_bytes_and_reads_none(run: Run, index: Index, tmp_pa
 
 def test_a_wheel_that_the_index_does_not_promise_is_refused(run: Run, index: Index, tmp_path: Path) -> None:
     offer(index, tmp_path, "1.0", sha256="0" * 64)
-    ended = run("harvest", "--scan", "pack")
+    ended = run("--scan", "pack")
     assert ended.code == 68
     assert "is not the expected file" in ended.err
     assert scanned(tmp_path) is None
@@ -118,7 +119,7 @@ def test_a_damaged_wheel_costs_none_of_the_others(run: Run, index: Index, tmp_pa
         Offer("pack-1.0-cp38-abi3-manylinux_2_28_x86_64.whl", sha256=good),
         Offer(bad, sha256=hashlib.sha256(damaged).hexdigest()),
     )
-    ended = run("harvest", "--scan", "pack")
+    ended = run("--scan", "pack")
     assert ended.code == 68
     assert bad in ended.err
     found = scanned(tmp_path)
@@ -128,7 +129,7 @@ def test_a_damaged_wheel_costs_none_of_the_others(run: Run, index: Index, tmp_pa
 
 def test_a_library_that_cannot_be_read_is_an_error_and_no_verdict(run: Run, index: Index, tmp_path: Path) -> None:
     offer(index, tmp_path, "1.0", module=MODULE[:4000])
-    assert run("harvest", "--scan", "pack").code != 0
+    assert run("--scan", "pack").code != 0
     assert scanned(tmp_path) is None
 
 
@@ -145,24 +146,24 @@ def test_what_was_read_before_a_failure_is_not_read_again(
         written.append(path)
 
     monkeypatch.setattr(scans_file, "write", interrupted)
-    assert run("harvest", "--scan", "pack").code != 0
+    assert run("--scan", "pack").code != 0
     monkeypatch.setattr(scans_file, "write", write)
     found = scanned(tmp_path)
     assert found
     before = set(found.releases)
     assert len(before) == 1
     downloads(index)
-    assert run("harvest", "--scan", "pack").code == 0
+    assert run("--scan", "pack").code == 0
     assert set(downloads(index)) == {"1.0", "1.1", "1.2"} - before
 
 
 def test_a_package_without_compiled_wheels_has_nothing_to_scan(run: Run, index: Index, tmp_path: Path) -> None:
     index.page("pack", Offer("pack-1.0-py3-none-any.whl"))
-    ended = run("harvest", "--scan", "pack")
+    ended = run("--scan", "pack")
     assert ended.code == 68
     assert "has no wheel to scan" in ended.err
 
 
 @pytest.mark.parametrize("options", [["--dry-run"], ["--scan", "--models"], ["--scan", "--torch-exports", "2.16.0"]])
 def test_options_that_do_not_go_together_are_refused(run: Run, options: list[str]) -> None:
-    assert run("harvest", *options).code == 64
+    assert run(*options).code == 64

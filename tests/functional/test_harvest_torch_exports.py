@@ -1,4 +1,4 @@
-"""imagegen harvest --torch-exports: a release of torch into the index of exports, from a wheel or the package index."""
+"""tools.harvest --torch-exports: a release of torch into the index of exports, from a wheel or the package index."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from imagegen.core.context import Context
 from imagegen.core.errors import ImagegenError, StoreError, UsageError, WheelError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.plan.harvest import torch_exports
 from tests.support.elf_files import AARCH64, X86_64, make_elf
 from tests.support.errors import raises
 from tests.support.package_index import Index
+from tools.harvest import torch_exports
+from tools.harvest.__main__ import command
 
 NAME = "torch-2.16.0-cp311-cp311-manylinux_2_28_x86_64.whl"
 BEFORE = Exports(("2.15.0",), {"torch_list_size": 1, "_ZN2at4goneEv": 1})
@@ -190,9 +191,9 @@ def test_on_the_command_line(
     monkeypatch.setattr(torch_exports, "add", functools.partial(torch_exports.add, paths=paths(path)))
 
     def run(*arguments: str) -> object:
-        monkeypatch.setattr(sys, "argv", ["imagegen", "harvest", "--torch-exports", *arguments])
+        monkeypatch.setattr(sys, "argv", ["tools.harvest", "--torch-exports", *arguments])
         with pytest.raises(SystemExit) as ended:
-            main()
+            main(command)
         return ended.value.code
 
     requested = saved(tmp_path, wheel())

@@ -274,8 +274,8 @@ def test_a_proposal_becomes_a_pull_request(checkout: WorkflowCheckout) -> None:
 
 def test_a_harvest_becomes_a_pull_request(checkout: WorkflowCheckout) -> None:
     checkout.write("matrices/metadata/a.json", "{}")
-    checkout.run("harvest.yml", "Harvest", DO_IMAGEGEN="echo '- a: 2 new; 3 cells change'; exit 1")
-    assert checkout.calls == [["imagegen", "harvest", each] for each in ("--scan", "--api", "--verdicts")]
+    checkout.run("harvest.yml", "Harvest", DO_PYTHON="echo '- a: 2 new; 3 cells change'; exit 1")
+    assert checkout.calls == [["python", "-m", "tools.harvest", each] for each in ("--scan", "--api", "--verdicts")]
     summary = "- a: 2 new; 3 cells change\n"
     assert (checkout.output.read_text(), checkout.summary.read_text()) == ("failed=1\n" * 3, summary)
     name = "Open a pull request, or bring the open one up to date"

@@ -8,8 +8,8 @@ import pytest
 
 from imagegen.core.config import Settings
 from imagegen.core.data import shipped
-from imagegen.plan.harvest import harvest
 from imagegen.plan.matrix.metadata import load
+from tools.harvest.metadata import harvest
 
 pytestmark = pytest.mark.integration
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from imagegen.cli.commands import cli
+from tools.harvest.__main__ import command as harvest
 
 CALL = """\
 #!{python}
@@ -23,7 +24,7 @@ with open({log!r}, "a") as log:
 script = os.environ.get("DO_{upper}")
 sys.exit(os.system(script) >> 8 if script else 0)
 """
-_PROGRAMS = ("gh", "docker", "sudo", "imagegen", "buildkite-agent")
+_PROGRAMS = ("gh", "docker", "sudo", "imagegen", "python", "buildkite-agent")
 
 
 class Checkout:
@@ -38,8 +39,6 @@ class Checkout:
             upper = name.upper().replace("-", "_")
             program.write_text(CALL.format(python=sys.executable, log=str(self.log), name=name, upper=upper))
             program.chmod(0o755)
-        (root / "bin/python").write_text('#!/bin/sh\necho "[\\"python\\"]" >> ' + str(self.log))
-        (root / "bin/python").chmod(0o755)
         self.env = {
             "PATH": f"{root}/bin:{os.environ['PATH']}", "HOME": str(root), "LANG": "C.UTF-8",
             "GITHUB_OUTPUT": str(self.output), "GITHUB_STEP_SUMMARY": str(self.summary), "GITHUB_ACTOR": "me",
@@ -87,4 +86,6 @@ class Checkout:
                     name, command, rest = cli.resolve_command(context, context._protected_args + context.args)
                     assert command
                     command.make_context(name, rest, parent=context)
+            elif each[1:3] == ["-m", "tools.harvest"]:
+                harvest.make_context("tools.harvest", each[3:])
         return found

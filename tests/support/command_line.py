@@ -98,8 +98,13 @@ def call(
     return subprocess.CompletedProcess(arguments, cast("int", ended.value.code), out.getvalue(), err.getvalue())
 
 
-def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], project: Path) -> Run:
-    """Return a function that runs imagegen with its arguments in `project`."""
+def runner(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    project: Path,
+    command: click.Command | None = None,
+) -> Run:
+    """Return a function that runs imagegen, or a command of tools/, with its arguments in `project`."""
     (project / "matrices").mkdir()
     (project / "matrices" / "odd.yaml").write_text(IMAGE)
     for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "DOCKER_HOST"):
@@ -112,7 +117,7 @@ def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
     def run(*arguments: str) -> Ended:
         monkeypatch.setattr(sys, "argv", ["imagegen", "--project", str(project), *arguments])
         with pytest.raises(SystemExit) as ended:
-            main()
+            main(command)
         return Ended(ended.value.code, *capsys.readouterr())
 
     return run

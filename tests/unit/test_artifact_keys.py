@@ -20,7 +20,7 @@ These functions are covered, through tests.support.artifact_keys:
 
 Not covered, since these depend on the code's own files, on the machine or on answers of the network: results kept by
 core.compiled and app.finished, provenance (it names the version), keys of addresses (find, lock.sources,
-harvest.on_demand), and incontainer.worker.source.identity, which reads unpacked sources.
+package_index.on_demand), and incontainer.worker.source.identity, which reads unpacked sources.
 """
 
 from __future__ import annotations

@@ -10,12 +10,12 @@ import pytest
 from imagegen.audit.collect import examine
 from imagegen.audit.model import Package
 from imagegen.core.errors import FetchError
-from imagegen.plan.harvest.scans import condense, judge, wheels
 from imagegen.plan.lock.indexes import IndexLink
 from imagegen.plan.matrix.scans import CAPABILITIES, WheelVerdict
 from tests.support.elf_files import AARCH64, make_elf, make_fatbin
 from tests.support.errors import raises
 from tests.support.gpu_targets import targets
+from tools.harvest.scans import condense, judge, wheels
 
 DAY = dt.date(2026, 11, 20)
 OLD, STABLE = "_ZNK3c106SymInt6sym_neERKS0_", "torch_call_dispatcher"  # torch 2.4 to 2.8; 2.10 and newer

@@ -44,7 +44,7 @@ ORDER = [
     "plan.distributions",
     "plan.lock",
     "plan.projects",
-    "plan.harvest",
+    "plan.package_index",
     "image.base",
     "image.interpreter",
     "image.inputs",
@@ -115,8 +115,15 @@ def test_programs_of_containers_import_nothing_of_imagegen() -> None:
             assert not imported(path), path
 
 
+def test_nothing_imports_tools() -> None:
+    """They are not installed."""
+    importing = re.compile(r"^\s*(from|import) tools\b", re.MULTILINE)
+    assert [path for path in PACKAGE.rglob("*.py") if importing.search(path.read_text())] == []
+
+
 def test_files_stay_readable() -> None:
-    long = {str(path.relative_to(ROOT)): n for path in SOURCES if (n := len(path.read_text().splitlines())) > 600}
+    sources = [*SOURCES, *(path for path in (ROOT / "tools").rglob("*.py") if path.name != "run_image.py")]
+    long = {str(path.relative_to(ROOT)): n for path in sources if (n := len(path.read_text().splitlines())) > 600}
     assert not long
 
 

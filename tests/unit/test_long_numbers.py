@@ -22,16 +22,17 @@ from imagegen.core.errors import MatrixErrors, UsageError, WheelError
 from imagegen.core.net.address import Page
 from imagegen.core.net.answer import size_of
 from imagegen.plan import distributions as debversion
-from imagegen.plan.harvest import releases as harvested
-from imagegen.plan.harvest import torch_exports, wheel_metadata
 from imagegen.plan.lock import indexes, resolution_inputs
 from imagegen.plan.lock.sdist import _check
 from imagegen.plan.lock.tables import parse_release
 from imagegen.plan.matrix import recipe_file
+from imagegen.plan.package_index import releases as harvested
+from imagegen.plan.package_index import wheel_metadata
 from imagegen.supply.compare.difference import goes_back
 from imagegen.wheels import naming, wheelhouse
 from tests.support.matrix_samples import SMALL, load
 from tests.support.wheels import FILENAME, make_wheel
+from tools.harvest import torch_exports
 
 DIGITS = "9" * (sys.int_info.default_max_str_digits + 700)
 WHEEL = f"demo-{DIGITS}-py3-none-any.whl"

@@ -13,7 +13,6 @@ from packaging.specifiers import SpecifierSet
 from imagegen.audit.api import RequiredName
 from imagegen.core.data import shipped
 from imagegen.core.errors import MatrixError
-from imagegen.plan.harvest.api import shared
 from imagegen.plan.matrix import api
 from imagegen.plan.matrix.api import PackageNames, SharedName, spans
 from imagegen.plan.matrix.model import Rule
@@ -21,6 +20,7 @@ from imagegen.plan.rules.api import api_rules, rules_of
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.shipped_locks import NAMES as NAMES_OF_LOCKS
 from tests.support.shipped_locks import shipped_lock
+from tools.harvest.api import shared
 
 VERSIONS = ["0.4.1", "0.4.1.post5", "0.5.0", "0.5.1", "0.6", "0.10.0"]
 SPECIFIERS = st.lists(st.sampled_from(["<0.5", ">=0.4,<0.5", "==0.6", ">=0.1"]), max_size=2).map(tuple)

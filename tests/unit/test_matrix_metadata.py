@@ -167,7 +167,7 @@ def test_what_is_wrong_is_said_with_its_place(raw: bytes, said: str) -> None:
     with pytest.raises(MatrixError) as caught:
         parse(raw, "torch.json", "numpy")
     assert said in str(caught.value)
-    assert "`imagegen harvest torch`" in str(caught.value)
+    assert "`python -m tools.harvest torch`" in str(caught.value)
 
 
 @pytest.mark.parametrize(

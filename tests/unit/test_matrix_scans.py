@@ -16,10 +16,10 @@ from packaging.version import Version
 
 from imagegen.core.data import shipped
 from imagegen.core.errors import MatrixError
-from imagegen.plan.harvest.scans import judge
 from imagegen.plan.matrix import scans, scans_file
 from imagegen.plan.matrix.scans import CAPABILITIES, PackageScans, ScannedLibrary, WheelScan, WheelVerdict
 from tests.support.errors import raises
+from tools.harvest.scans import judge
 
 NAMES = st.from_regex(r"[a-z][a-z0-9_.-]{0,8}", fullmatch=True)
 SETS = st.lists(NAMES, max_size=4, unique=True).map(sorted).map(tuple)
@@ -133,7 +133,7 @@ def test_what_is_no_file_of_scans_is_an_error_that_names_the_command(raw: bytes)
     with pytest.raises(MatrixError) as caught:
         scans_file.parse(raw, Path("matrices/scans/pack.json"))
     assert caught.value.code == "matrix-scans-malformed"
-    assert "imagegen harvest --scan pack" in str(caught.value.fix)
+    assert "python -m tools.harvest --scan pack" in str(caught.value.fix)
 
 
 def test_a_file_about_another_package_is_an_error() -> None:
@@ -162,7 +162,7 @@ SHIPPED = scans.names([MATRICES])
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_file_is_as_it_is_written_and_says_what_the_audit_says_today(name: str) -> None:
-    # `imagegen harvest --scan` writes new verdicts after a change of the audit, or of its index of torch's exports.
+    # `tools.harvest --scan` writes new verdicts after a change of the audit, or of its index of torch's exports.
     path = scans.path_of(MATRICES, name)
     package = scans_file.parse(path.read_bytes(), path, name)
     assert scans_file.dumps(package) == path.read_bytes()

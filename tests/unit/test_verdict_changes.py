@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.app.verdicts import HarvestSummary, compare, render
 from imagegen.plan.matrix.metadata import PackageReleases
 from imagegen.plan.matrix.model import Cell
 from tests.support.matrix_samples import SMALL, load
 from tests.support.package_metadata import package
+from tools.harvest.verdicts import HarvestSummary, compare, render
 
 NUMPY = package("numpy", {"2.0": ()})
 

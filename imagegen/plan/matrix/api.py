@@ -1,6 +1,6 @@
 """matrices/api/<package>.json: names that releases of a package require of others, and the releases that lack them.
 
-`imagegen harvest --api` writes these files. A name that every release of the other package has, among those that were
+`tools.harvest --api` writes these files. A name that every release of the other package has, among those that were
 read, is not in them.
 """
 

@@ -1,6 +1,6 @@
 """matrices/metadata/<package>.json: package metadata from an index, release by release.
 
-`imagegen harvest` writes these files; only `since` and `extras` are edited. One line per release, newest first, so that
+`tools.harvest` writes these files; only `since` and `extras` are edited. One line per release, newest first, so that
 a new release is one new line in a diff.
 """
 
@@ -99,7 +99,8 @@ def _malformed(where: Location, why: str) -> MatrixError:
 
 
 def _fix(path: Path | str) -> str:
-    return f"restore it from version control, or delete it and run `imagegen harvest {Path(path).stem}`"
+    again = f"in a checkout delete it and run `python -m tools.harvest {Path(path).stem}`"
+    return f"restore it from version control, or {again}"
 
 
 def _line(raw: bytes, path: tuple[int | str, ...]) -> int | None:

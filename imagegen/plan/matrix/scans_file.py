@@ -1,6 +1,6 @@
 """matrices/scans/<package>.json: contents of the wheels of a package on an index, release by release.
 
-`imagegen harvest --scan` writes these files; only `since` is edited. Repeated values are written once: a
+`tools.harvest --scan` writes these files; only `since` is edited. Repeated values are written once: a
 name (of a library, of a symbol, or of a target of GPU code, "sm_80" and "compute_90@8.7" with the PTX ISA), a container
 of GPU code, and a library. They are numbered from 0 in the order of their first appearance, from the oldest release on,
 and sets of them are texts: "0-3,7"; "2:31" are 31 containers of number 2. So a new release adds lines at the end of
@@ -138,7 +138,8 @@ def parse(raw: bytes, path: Path | str = "<scans>", name: str | None = None) -> 
 
 
 def _malformed(path: Path | str, why: str) -> MatrixError:
-    fix = f"restore it from version control, or delete it and run `imagegen harvest --scan {Path(path).stem}`"
+    again = f"in a checkout delete it and run `python -m tools.harvest --scan {Path(path).stem}`"
+    fix = f"restore it from version control, or {again}"
     return MatrixError(
         "this is not a file of wheel scans", code="matrix-scans-malformed", where=Location(path), why=why, fix=fix
     )

@@ -1,4 +1,4 @@
-"""Harvest package metadata from an index into data files, which `why` and `matrix` use without network.
+"""Read package metadata from an index, for data files that `why` and `matrix` use without network.
 
 No package's code runs, and no wheel is fetched whole: the index's page names the files, and the metadata of one wheel
 per release has its requirements. Requirements that only an sdist could give stay unknown.
@@ -15,11 +15,11 @@ from packaging.version import Version
 from imagegen.core.config import Settings
 from imagegen.core.errors import ErrorGroup, FetchError, ImagegenError, MatrixError
 from imagegen.core.net import Client, NotFoundError
-from imagegen.plan.harvest import releases, wheel_metadata
 from imagegen.plan.lock import indexes
 from imagegen.plan.lock.indexes import IndexLink
 from imagegen.plan.matrix import metadata_file
 from imagegen.plan.matrix.metadata import PackageReleases
+from imagegen.plan.package_index import releases, wheel_metadata
 
 _THREADS = 6  # packages at once, each with one request at a time
 

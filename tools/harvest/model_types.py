@@ -17,11 +17,11 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client
 from imagegen.core.progress import Progress
-from imagegen.plan.harvest import wheel_metadata
 from imagegen.plan.lock import indexes
 from imagegen.plan.lock.indexes import DEFAULT, IndexLink
 from imagegen.plan.matrix.metadata import PackageReleases
 from imagegen.plan.matrix.model_types import Models
+from imagegen.plan.package_index import wheel_metadata
 
 SOURCE = {
     "transformers": "CONFIG_MAPPING_NAMES in transformers/models/auto of the wheels on PyPI",
@@ -48,7 +48,9 @@ def read(packages: Mapping[str, PackageReleases], settings: Settings, today: str
         }
 
         def sources(name: str, link: IndexLink) -> list[bytes]:
-            return wheel_metadata.members(client, link, files[name])
+            with wheel_metadata.archive(client, link) as wheel:
+                present = wheel.namelist()
+                return [wheel_metadata.bounded(wheel, wheel.getinfo(file)) for file in files[name] if file in present]
 
         progress.say(f"reading {', '.join(f'{len(found)} wheels of {name}' for name, found in links.items())} in parts")
         texts = {

@@ -7,7 +7,7 @@ import hashlib
 import io
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -97,12 +97,6 @@ def _from_archive(client: Client, link: IndexLink) -> bytes:
     # What zipfile and zlib raise over archives that are none, damaged, or of a future version.
     except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError) as error:
         raise FetchError(_broken(link), why=f"no file beside it, and as an archive: {error}") from error
-
-
-def members(client: Client, link: IndexLink, names: Sequence[str]) -> list[bytes]:
-    """Return those of the named files that the wheel behind `link` has, by ranges. Raises FetchError."""
-    with archive(client, link) as opened:
-        return [bounded(opened, opened.getinfo(name)) for name in names if name in opened.namelist()]
 
 
 @contextmanager

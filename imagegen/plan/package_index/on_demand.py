@@ -18,11 +18,11 @@ from imagegen.core.errors import FetchError, ImagegenError, MatrixError
 from imagegen.core.net import Client, NotFoundError
 from imagegen.core.oci import digest_of
 from imagegen.core.store.cache import Cache
-from imagegen.plan.harvest import releases, wheel_metadata
 from imagegen.plan.lock import indexes
 from imagegen.plan.lock.indexes import DEFAULT, IndexLink
 from imagegen.plan.matrix import metadata_file
 from imagegen.plan.matrix.metadata import PackageReleases
+from imagegen.plan.package_index import releases, wheel_metadata
 
 OFFLINE = "UV_OFFLINE"  # uv's variable: no index is asked
 _SECONDS = 3.0  # for all packages of a question

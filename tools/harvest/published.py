@@ -21,10 +21,10 @@ from imagegen.core.context import Context
 from imagegen.core.errors import ErrorGroup, FetchError, ImagegenError, WheelError
 from imagegen.core.net import Client
 from imagegen.core.progress import Meter
-from imagegen.plan.harvest import scans
-from imagegen.plan.harvest.scans import PYTHON, ReleasedWheel
 from imagegen.plan.lock import indexes
 from imagegen.plan.matrix.scans import PackageScans, WheelScan
+from tools.harvest import scans
+from tools.harvest.scans import PYTHON, ReleasedWheel
 
 _AT_ONCE = 2  # wheels that are read; each takes a core and, on the disk, its size
 _HEADS = 8  # requests at once for sizes

@@ -1,4 +1,4 @@
-"""imagegen harvest: what package metadata states, from the index into matrices/metadata/."""
+"""Write data about released packages, from the index into matrices/."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ import datetime as dt
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import click
 from packaging.utils import InvalidName, canonicalize_name
 from packaging.version import Version
 
-from imagegen.app import verdicts as summary
-from imagegen.cli.app import App, pass_app
+from imagegen.audit.imports import starts
+from imagegen.cli import main
+from imagegen.cli.app import App
 from imagegen.core.context import Context
 from imagegen.core.data import shipped
 from imagegen.core.errors import UsageError
+from imagegen.core.net import Client
 from imagegen.core.text import counted
 from imagegen.plan import lock, matrix
-from imagegen.plan.harvest import harvest
 from imagegen.plan.lock.indexes import DEFAULT
 from imagegen.plan.matrix import api as shared_names
 from imagegen.plan.matrix import harvested, metadata, metadata_file, scans, scans_file
@@ -28,9 +30,14 @@ from imagegen.plan.matrix.metadata import PackageReleases
 from imagegen.plan.matrix.model import Component, Index
 from imagegen.plan.matrix.model_types import PACKAGES
 from imagegen.plan.matrix.scans import PackageScans
-
-if TYPE_CHECKING:
-    from imagegen.image.inventory.published import RequiredScans
+from tools.harvest import api as package_names
+from tools.harvest import interpreters, model_types, published
+from tools.harvest import torch_exports as torch_index
+from tools.harvest import verdicts as summary
+from tools.harvest.metadata import harvest
+from tools.harvest.published import RequiredScans
+from tools.harvest.scans import SINCE, judged
+from tools.session import project_option, start_session
 
 _NAMED = 5  # versions that one line names
 _MB = 1_000_000
@@ -69,10 +76,12 @@ _MB = 1_000_000
 )
 @click.option("--dry-run", is_flag=True, help="With --scan: print the wheels and their bytes, and download none.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: for each package its file, and what changed.")
-@pass_app
+@project_option
+@click.pass_context
 def command(
-    app: App,
+    context: click.Context,
     *,
+    project: Path,
     components: tuple[str, ...],
     verdicts: bool,
     torch_exports: str | None,
@@ -89,6 +98,7 @@ def command(
     oldest version that is kept) and `extras` may be edited. With --scan, one wheel of each release is downloaded, read
     as `imagegen audit` reads it, and dropped; a release that has a scan of that wheel is skipped.
     """
+    app = start_session(context, project)
     alone = {"--torch-exports": torch_exports, "--interpreters": release, "--models": models or None}
     given = [option for option, value in alone.items() if value is not None]
     if verdicts and as_json:
@@ -141,7 +151,7 @@ def _scan_wheels(
     app: App, components: Sequence[str], *, scanning: bool, verdicts: bool, dry_run: bool, as_json: bool
 ) -> None:
     if not scanning:
-        fix = "`imagegen harvest --scan --dry-run`"
+        fix = "`python -m tools.harvest --scan --dry-run`"
         raise UsageError("--dry-run is for --scan", code="usage-option-conflict", fix=fix)
     if verdicts:
         raise UsageError("--verdicts is not for --scan", code="usage-option-conflict")
@@ -155,9 +165,6 @@ def _write_scans(app: App, packages: Sequence[str], *, dry_run: bool, as_json: b
 
     Earlier scans are judged again, which needs no download. Raises FetchError, WheelError, MatrixError, StoreError.
     """
-    from imagegen.core.net import Client  # late, as the next ones: they bring the readers of wheels
-    from imagegen.image.inventory import published
-    from imagegen.plan.harvest.scans import SINCE, judged
 
     def known(name: str) -> PackageScans:
         return scans.load(app.matrix_directories, name) or PackageScans(name, DEFAULT, SINCE)
@@ -200,9 +207,7 @@ def _result(app: App, required: RequiredScans) -> dict[str, Any]:
 
 
 def _add_torch(app: App, requested: str, *, as_json: bool) -> None:
-    from imagegen.plan.harvest import torch_exports  # late: it brings the audit's readers
-
-    added = torch_exports.add(requested, Context(app.store, app.settings, app.progress))
+    added = torch_index.add(requested, Context(app.store, app.settings, app.progress))
     for each in added:
         news = "added" if each.written else "nothing new"
         app.progress.say(f"torch {each.release} for {each.machine}: {each.names} names, {news} ({each.path})")
@@ -211,8 +216,6 @@ def _add_torch(app: App, requested: str, *, as_json: bool) -> None:
 
 
 def _refresh_interpreters(app: App, release: str, *, as_json: bool) -> None:
-    from imagegen.plan.harvest import interpreters  # late, as above
-
     path = app.project / "matrices" / interpreters.FILE
     own = shipped("matrices")
     earlier = () if path.parent.resolve() == own.resolve() else matrix.load([own]).interpreters
@@ -227,8 +230,6 @@ def _refresh_interpreters(app: App, release: str, *, as_json: bool) -> None:
 
 
 def _write_models(app: App, *, as_json: bool) -> None:
-    from imagegen.plan.harvest import model_types  # late: nothing else parses packages' sources
-
     settings = lock.with_indexes(app.settings, _indexes(app))
     packages = {name: _known(app, name) for name in PACKAGES}
     today = str(dt.datetime.now(dt.UTC).date())
@@ -243,9 +244,6 @@ def _write_models(app: App, *, as_json: bool) -> None:
 
 
 def _write_api(app: App, requested: Sequence[str], *, as_json: bool) -> None:
-    from imagegen.audit.imports import starts
-    from imagegen.plan.harvest import api  # late, as above
-
     packages = [_package(app.matrix.components.values(), name) for name in requested]
     packages = packages or shared_names.names(app.matrix_directories)
     if unknown := [name for name in packages if not starts(name)]:
@@ -256,7 +254,7 @@ def _write_api(app: App, requested: Sequence[str], *, as_json: bool) -> None:
         )
     settings = lock.with_indexes(app.settings, _indexes(app))
     results = []
-    for found in api.read(packages, settings, str(dt.datetime.now(dt.UTC).date()), app.progress):
+    for found in package_names.read(packages, settings, str(dt.datetime.now(dt.UTC).date()), app.progress):
         before = shared_names.load(app.matrix_directories, found.package)
         path = shared_names.path_of(app.project / "matrices", found.package)
         changed = before is None or replace(found, read="") != replace(before, read="")
@@ -326,3 +324,7 @@ def _keep(app: App, found: PackageReleases, before: PackageReleases) -> dict[str
 
 def _some(versions: Sequence[str]) -> str:
     return f" ({', '.join(versions)})" if len(versions) <= _NAMED else ""
+
+
+if __name__ == "__main__":
+    main(command, "python -m tools.harvest")

@@ -20,9 +20,9 @@ from packaging.version import Version
 from imagegen.core.errors import FetchError
 from imagegen.core.text import cut
 from imagegen.core.types import LONGEST_REQUIREMENT, parse_requirement
-from imagegen.plan.harvest.wheel_metadata import Metadata
 from imagegen.plan.lock.indexes import IndexLink
 from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata, holds
+from imagegen.plan.package_index.wheel_metadata import Metadata
 
 # Images are for Linux on these machines; what can be said of others alone is left out.
 _MACHINES = ("x86_64", "aarch64")

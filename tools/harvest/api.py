@@ -26,10 +26,10 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client
 from imagegen.core.progress import Progress
-from imagegen.plan.harvest import wheel_metadata
 from imagegen.plan.lock import indexes
 from imagegen.plan.lock.indexes import DEFAULT, IndexLink
 from imagegen.plan.matrix.api import PackageNames, SharedName, spans
+from imagegen.plan.package_index import wheel_metadata
 
 SINCE = dt.date(2024, 7, 1)  # releases before that are not read
 _THREADS = 6  # wheels at once

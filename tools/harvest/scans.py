@@ -1,6 +1,6 @@
 """Wheel scans of releases: select a wheel of each release, condense its scan, and judge it by the audit. No I/O.
 
-`image/inventory/published.py` reads the wheels from the index; `matrices/scans/` has the results.
+`published` reads the wheels from the index; `matrices/scans/` has the results.
 """
 
 from __future__ import annotations
