@@ -33,12 +33,12 @@ from pypi_simple import PyPISimple
 from imagegen.cli.app import App
 from imagegen.core.context import Context
 from imagegen.core.data import shipped
+from imagegen.core.net import package_index
 from imagegen.core.store import Store
 from imagegen.image import base, inputs, layers
 from imagegen.image.base.build import BASES
 from imagegen.image.layers.layer import stored
 from imagegen.plan import lock
-from imagegen.plan.lock import indexes
 from imagegen.plan.lock.model import Lock, LockedFile, LockedWheel
 from imagegen.run.engine import Engine
 
@@ -220,7 +220,7 @@ def repinned(locked: Lock, name: str) -> Lock:
     ]
     version, package = max((pair for pair in earlier if not pair[0].is_prerelease), key=lambda pair: pair[0])
     size = _size(package.url)
-    path = indexes.hint(package.url, package.filename)
+    path = package_index.hint(package.url, package.filename)
     file = LockedFile(package.filename, size, package.digests["sha256"], old.file.index, path=path)
     fresh = replace(old, version=str(version), file=file)
     return replace(locked, wheels=tuple(fresh if wheel is old else wheel for wheel in locked.wheels), record=None)

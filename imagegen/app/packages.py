@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from imagegen.app.session import Session
 from imagegen.audit.model import Licence
-from imagegen.plan.lock import indexes
+from imagegen.core.net import package_index
 from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.model import LOCAL, Lock, LockedBuild, LockedFile, LockedWheel, reason
 from imagegen.plan.lock.uv_resolve import UPLOADS
@@ -121,7 +121,7 @@ def source_of(package: LockedWheel | LockedBuild) -> tuple[str, str | None]:
         return "a direct download", _page(file.url)
     if file.index == LOCAL:
         return "the project", None
-    if file.index == indexes.DEFAULT:
+    if file.index == package_index.DEFAULT:
         return "PyPI", f"{_PAGES}/{package.name}/{package.version}"
     return f"index {file.index}", None
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from imagegen import __version__
-from imagegen.core import compiled, data
+from imagegen.core import compiled, data, net
 from imagegen.core.compiled import ResultCache
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
@@ -73,7 +73,7 @@ class Session:
 
     def settings_for(self, cell: Cell) -> Settings:
         """Return the settings with an address for each index that the cell names by alias."""
-        return lock.with_indexes(self.settings, cell.indexes)
+        return net.with_indexes(self.settings, cell.indexes)
 
     @cached_property
     def store(self) -> Store:

@@ -10,17 +10,17 @@ from imagegen.app.session import Session
 from imagegen.core.config import Settings, mirror_name
 from imagegen.core.deferred import dataclass
 from imagegen.core.errors import LockError
+from imagegen.core.net import package_index
 from imagegen.core.store import Store
 from imagegen.core.store.cache import digest_of_results, has_results
 from imagegen.core.text import counted
-from imagegen.plan.lock import indexes
 from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.foundation import MIRROR, InterpreterArchive, LockedInterpreter, resolve_interpreter
-from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.plan.lock.model import LOCAL, URL, Lock, LockedBuild, LockedSdist, LockedWheel
 from imagegen.plan.matrix.model import Cell, Requirement
 from imagegen.plan.matrix.recipe import Commit
 from imagegen.plan.rules import CellAnswer
+from imagegen.plan.wheel_target import WheelTarget, find_local_wheel
 
 if TYPE_CHECKING:
     from imagegen.supply.publish.attachments import PassedSmokeReport
@@ -74,7 +74,7 @@ def _skipped(tests: Mapping[str, int]) -> str:
 # No host is asked. The default package index and Debian's archive count as reachable; any other host does only where
 # the environment names a mirror of it, a find-links directory has the file, or the store has it already.
 
-_SERVED = {indexes.DEFAULT, LOCAL}  # the default index; a path that the user names
+_SERVED = {package_index.DEFAULT, LOCAL}  # the default index; a path that the user names
 
 
 def missing_of_lock(lock: Lock, store: Store, settings: Settings) -> tuple[str, ...]:
@@ -149,7 +149,7 @@ class _Here:
         if requirement.label is None or version == requirement.specifier or "*" in version:
             return False
         return (
-            indexes.stand_in(self.settings, requirement.component.package, f"{version}+{requirement.label}", target)
+            find_local_wheel(self.settings, requirement.component.package, f"{version}+{requirement.label}", target)
             is not None
         )
 
@@ -193,7 +193,7 @@ class _Here:
         return self.store.has(file.digest) or self._linked(file.filename)
 
     def _linked(self, filename: str) -> bool:
-        directories = filter(None, map(indexes.local_directory, self.settings.find_links))
+        directories = filter(None, map(package_index.local_directory, self.settings.find_links))
         return any((directory / filename).exists() for directory in directories)
 
 

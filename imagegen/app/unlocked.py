@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from imagegen.plan.lock import indexes
+from imagegen.core.net import package_index
 from imagegen.plan.matrix.model import Cell, Requirement
 
 
@@ -47,7 +47,7 @@ def _allowed(requirement: Requirement) -> str:
         return f"{requirement.address.version} from {requirement.address.url}"
     if requirement.git:
         return f"{requirement.git.name} of {requirement.git.url}, commit {requirement.git.commit[:12]}"
-    index = f", index {requirement.index}" if requirement.index != indexes.DEFAULT else ""
+    index = f", index {requirement.index}" if requirement.index != package_index.DEFAULT else ""
     return (
         f"{requirement.specifier or 'any version'}{index}{', compiled from source' if requirement.from_source else ''}"
     )

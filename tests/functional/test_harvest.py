@@ -15,7 +15,7 @@ from packaging.version import Version
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client, NotFoundError
-from imagegen.plan.lock.indexes import IndexLink
+from imagegen.core.net.package_index import IndexLink
 from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata
 from imagegen.plan.package_index import wheel_metadata
 from imagegen.plan.package_index.releases import cuda_of

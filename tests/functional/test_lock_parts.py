@@ -12,9 +12,10 @@ import pytest
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import ImagegenError, LockError
+from imagegen.core.net import package_index
 from imagegen.core.progress import Quiet
 from imagegen.image.inputs import contents, fetch
-from imagegen.plan.lock import contradictions, dumps, indexes, read, stale, write
+from imagegen.plan.lock import contradictions, dumps, read, stale, write
 from imagegen.plan.lock.file import loads
 from imagegen.plan.lock.model import Lock, LockedGit
 from imagegen.plan.matrix.model import Base, Component, GitSource, Index, Requirement, Sdist
@@ -236,10 +237,11 @@ def test_the_first_lock_was_of_another_kind(workspace: Wider) -> None:
 
 def test_an_index_with_a_dot_in_its_name_has_a_variable() -> None:
     index = Index("vllm-0.26-cu129", "https://unused.invalid", "")
-    name = indexes.variable(index.alias)
+    name = package_index.variable(index.alias)
     assert name == "IMAGEGEN_INDEX_VLLM_0_26_CU129"
     env = {"HOME": "/x", name: "https://mirror.test", "UV_INDEX_VLLM_0_26_CU129_USERNAME": "me"}
     settings = Settings.from_environment(env)
     assert (
-        indexes.url_of(index.alias, indexes.with_indexes(settings, {index.alias: index})) == "https://me:@mirror.test"
+        package_index.url_of(index.alias, package_index.with_indexes(settings, {index.alias: index}))
+        == "https://me:@mirror.test"
     )

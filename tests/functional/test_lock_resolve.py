@@ -17,10 +17,10 @@ from packaging.tags import Tag
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, LockError
-from imagegen.plan.lock import indexes, uv_interpreter
-from imagegen.plan.lock.indexes import WheelTarget
+from imagegen.plan.lock import uv_interpreter
 from imagegen.plan.lock.uv_resolve import OMITTED, ResolveRequest, Site, resolve
 from imagegen.plan.matrix.model import Base, Component, Sdist
+from imagegen.plan.wheel_target import WheelTarget, find_local_wheel
 from tests.support.errors import raises
 from tests.support.http_server import Behaviour, Server, drip, raw, status
 from tests.support.upload_index import NEW, TARGET, PackageIndex
@@ -312,9 +312,9 @@ def test_a_stand_in_is_exactly_the_release(settings: Settings, tmp_path: Path) -
         "torch-2.13.0+cpu-cp312-cp312-manylinux_2_28_x86_64.whl",
     ):
         (place / name).touch()
-    assert indexes.stand_in(settings, "torch", "2.13.0+cpu", TARGET) is None
+    assert find_local_wheel(settings, "torch", "2.13.0+cpu", TARGET) is None
     right = place / "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
     right.touch()
-    assert indexes.stand_in(settings, "torch", "2.13.0+cpu", TARGET) == right
+    assert find_local_wheel(settings, "torch", "2.13.0+cpu", TARGET) == right
     (place / "torch-2.13.0+cpu-cp311-cp311-manylinux_2_17_x86_64.whl").touch()
-    assert indexes.stand_in(settings, "torch", "2.13.0+cpu", TARGET) is None
+    assert find_local_wheel(settings, "torch", "2.13.0+cpu", TARGET) is None

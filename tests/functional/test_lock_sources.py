@@ -18,11 +18,11 @@ import pytest
 
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
-from imagegen.core.net import Client, Page, UnreachableError
+from imagegen.core.net import Client, Page, UnreachableError, package_index
+from imagegen.core.net.package_index import with_indexes
 from imagegen.core.progress import Meter, Quiet
 from imagegen.core.store import Store
 from imagegen.image.inputs import complete, fetch, fetch_each
-from imagegen.plan.lock import indexes, with_indexes
 from imagegen.plan.lock.model import Lock, LockedBase, LockedDeb, LockedFile, LockedSdist, LockedWheel
 from imagegen.plan.matrix.model import Index
 from tests.support.errors import raises
@@ -374,7 +374,7 @@ def test_long_file_names_are_left_out(form: str, name: str, host: Host, tmp_path
     page.parent.mkdir(parents=True)
     page.write_text(pages[form])
     with within(5), closing(Client(settings_of(tmp_path, ""))) as client:
-        assert indexes.project(client, f"{host.url}/simple", "x") == []
+        assert package_index.project(client, f"{host.url}/simple", "x") == []
 
 
 def test_a_page_in_odd_but_legal_html_is_read(host: Host, store: Store, tmp_path: Path) -> None:

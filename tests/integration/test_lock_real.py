@@ -13,11 +13,12 @@ from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.data import shipped
 from imagegen.core.errors import SandboxError
+from imagegen.core.net.package_index import with_indexes
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image.inputs import fetch
 from imagegen.plan import matrix
-from imagegen.plan.lock import contradictions, dumps, fetch_sources, read, sdist, with_indexes, write
+from imagegen.plan.lock import contradictions, dumps, fetch_sources, read, sdist, write
 from imagegen.plan.lock.model import Lock, LockedFile, LockedWheel
 from imagegen.plan.matrix.model import Cell, Requirement
 from imagegen.wheels.catalogue import Catalogue

@@ -17,7 +17,7 @@ import pytest
 
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
-from imagegen.core.net import MissingFiles
+from imagegen.core.net import MissingFiles, with_indexes
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image import inputs
@@ -113,7 +113,7 @@ def given(how: str, index: PrivateIndex, root: Path, password: str = PASSWORD) -
 
 def addressed(settings: Settings, index: PrivateIndex) -> Settings:
     """Return the settings with the address that the matrix gives."""
-    return lock.with_indexes(settings, {"ours": Index("ours", index.url(), "")})
+    return with_indexes(settings, {"ours": Index("ours", index.url(), "")})
 
 
 def files_with(text: str, root: Path) -> list[Path]:

@@ -14,10 +14,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from imagegen.core.config import Settings
-from imagegen.core.net import Client
-from imagegen.plan.lock import indexes
-from imagegen.plan.lock.indexes import WheelTarget
+from imagegen.core.net import Client, package_index
 from imagegen.plan.matrix.recipe import Recipe, SdistFile
+from imagegen.plan.wheel_target import WheelTarget
 from tests.support.matrix_samples import shipped_matrix_and_recipes
 
 pytestmark = pytest.mark.integration
@@ -30,9 +29,10 @@ def sdist(recipe: Recipe, version: str, settings: Settings) -> bytes:
     """The bytes that the index serves for a release, which must be those that the recipe means."""
     source = recipe.releases[version]
     assert isinstance(source, SdistFile)
-    url, client = indexes.url_of(indexes.DEFAULT, settings), Client(settings)
+    url, client = package_index.url_of(package_index.DEFAULT, settings), Client(settings)
     assert url
-    (link,) = (each for each in indexes.project(client, url, recipe.component) if each.filename == source.filename)
+    links = package_index.project(client, url, recipe.component)
+    (link,) = (link for link in links if link.filename == source.filename)
     assert link.sha256 in (source.sha256, None)
     content = client.get(link.url)
     assert (len(content), hashlib.sha256(content).hexdigest()) == (source.size, source.sha256)
@@ -68,11 +68,11 @@ def test_a_source_is_what_its_recipe_says(name: str, version: str, settings: Set
 
 
 def test_every_build_requirement_is_a_wheel_for_every_python(settings: Settings) -> None:
-    url, client = indexes.url_of(indexes.DEFAULT, settings), Client(settings)
+    url, client = package_index.url_of(package_index.DEFAULT, settings), Client(settings)
     assert url
     for pin in sorted({pin for recipe in MATRIX.recipes.values() for pin in recipe.build_requires}):
         requested = Requirement(pin)
-        files = [(each.filename, each) for each in indexes.project(client, url, requested.name)]
+        files = [(each.filename, each) for each in package_index.project(client, url, requested.name)]
         (version,) = (each.version for each in requested.specifier)
         named = [(name, link) for name, link in files if name.split("-")[1] == version]
         for python in MATRIX.axes["python"]:

@@ -10,7 +10,7 @@ import pytest
 from imagegen.audit.collect import examine
 from imagegen.audit.model import Package
 from imagegen.core.errors import FetchError
-from imagegen.plan.lock.indexes import IndexLink
+from imagegen.core.net.package_index import IndexLink
 from imagegen.plan.matrix.scans import CAPABILITIES, WheelVerdict
 from tests.support.elf_files import AARCH64, make_elf, make_fatbin
 from tests.support.errors import raises

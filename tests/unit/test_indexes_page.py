@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from imagegen.core.data import shipped
+from imagegen.core.net.package_index import variable
 from imagegen.plan import matrix
-from imagegen.plan.lock.indexes import variable
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/indexes.md").read_text(encoding="utf-8")
 

@@ -40,6 +40,7 @@ ORDER = [
     "incontainer",
     "audit",
     "plan.matrix",
+    "plan.wheel_target",
     "plan.rules",
     "plan.distributions",
     "plan.lock",

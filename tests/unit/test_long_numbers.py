@@ -19,10 +19,12 @@ from imagegen.audit.readers.wheel import Wheel
 from imagegen.cli.wheels_command import _asked_about
 from imagegen.core import types
 from imagegen.core.errors import MatrixErrors, UsageError, WheelError
+from imagegen.core.net import package_index
 from imagegen.core.net.address import Page
 from imagegen.core.net.answer import size_of
 from imagegen.plan import distributions as debversion
-from imagegen.plan.lock import indexes, resolution_inputs
+from imagegen.plan import wheel_target
+from imagegen.plan.lock import resolution_inputs
 from imagegen.plan.lock.sdist import _check
 from imagegen.plan.lock.tables import parse_release
 from imagegen.plan.matrix import recipe_file
@@ -102,7 +104,7 @@ def test_what_is_asked_for_or_harvested_is_refused(ask: Callable[[], object], er
     ("ask", "answer"),
     [
         (lambda: resolution_inputs._version(WHEEL), "0.dev0"),
-        (lambda: indexes._is_release(WHEEL, "demo", "1"), False),
+        (lambda: wheel_target._is_release(WHEEL, "demo", "1"), False),
         (lambda: _is_of(WHEEL, "demo"), False),
         (lambda: _is_of(SDIST, "demo"), False),
         (lambda: recipe_file._is_of(SDIST, "demo", "1"), False),
@@ -130,5 +132,5 @@ def test_the_other_files_of_such_a_page_are_listed(suffix: str) -> None:
     document = json.dumps({"meta": {"api-version": "1.0"}, "name": "demo", "files": files})
     for body in (html, document):
         assert names[0] in [
-            link.filename for link in indexes._links(Page("https://index/demo/", body.encode()), "demo")
+            link.filename for link in package_index._links(Page("https://index/demo/", body.encode()), "demo")
         ]

@@ -19,10 +19,10 @@ from imagegen.cli.app import App
 from imagegen.core.context import Context
 from imagegen.core.data import shipped
 from imagegen.core.errors import UsageError
-from imagegen.core.net import Client
+from imagegen.core.net import Client, package_index
+from imagegen.core.net.package_index import DEFAULT
 from imagegen.core.text import counted
-from imagegen.plan import lock, matrix
-from imagegen.plan.lock.indexes import DEFAULT
+from imagegen.plan import matrix
 from imagegen.plan.matrix import api as shared_names
 from imagegen.plan.matrix import harvested, metadata, metadata_file, scans, scans_file
 from imagegen.plan.matrix import model_types as model_table
@@ -125,7 +125,7 @@ def command(
         return
     requested = [_known(app, name) for name in _packages(app, components)]
     before = {each.name: each for each in requested}
-    settings = lock.with_indexes(app.settings, _indexes(app))
+    settings = package_index.with_indexes(app.settings, _indexes(app))
     results: list[dict[str, Any]] = []
     harvested: list[PackageReleases] = []
     try:
@@ -170,7 +170,7 @@ def _write_scans(app: App, packages: Sequence[str], *, dry_run: bool, as_json: b
         return scans.load(app.matrix_directories, name) or PackageScans(name, DEFAULT, SINCE)
 
     today = str(dt.datetime.now(dt.UTC).date())
-    settings = lock.with_indexes(app.settings, _indexes(app))
+    settings = package_index.with_indexes(app.settings, _indexes(app))
     context = Context(app.store, settings, app.progress)
     with Client(settings) as client:
         requested = [published.required(known(name), client, context) for name in packages]
@@ -230,7 +230,7 @@ def _refresh_interpreters(app: App, release: str, *, as_json: bool) -> None:
 
 
 def _write_models(app: App, *, as_json: bool) -> None:
-    settings = lock.with_indexes(app.settings, _indexes(app))
+    settings = package_index.with_indexes(app.settings, _indexes(app))
     packages = {name: _known(app, name) for name in PACKAGES}
     today = str(dt.datetime.now(dt.UTC).date())
     found = model_types.read(packages, settings, today, app.progress)
@@ -252,7 +252,7 @@ def _write_api(app: App, requested: Sequence[str], *, as_json: bool) -> None:
             code="usage-invalid-value",
             fix="name packages under `users:` in imagegen/audit/data/api.yaml",
         )
-    settings = lock.with_indexes(app.settings, _indexes(app))
+    settings = package_index.with_indexes(app.settings, _indexes(app))
     results = []
     for found in package_names.read(packages, settings, str(dt.datetime.now(dt.UTC).date()), app.progress):
         before = shared_names.load(app.matrix_directories, found.package)

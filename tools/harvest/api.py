@@ -24,10 +24,9 @@ from imagegen.audit.api.uses import NameUse, called, required, tops_of, uses
 from imagegen.audit.imports import providers, starts
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
-from imagegen.core.net import Client
+from imagegen.core.net import Client, package_index
+from imagegen.core.net.package_index import DEFAULT, IndexLink
 from imagegen.core.progress import Progress
-from imagegen.plan.lock import indexes
-from imagegen.plan.lock.indexes import DEFAULT, IndexLink
 from imagegen.plan.matrix.api import PackageNames, SharedName, spans
 from imagegen.plan.package_index import wheel_metadata
 
@@ -56,14 +55,14 @@ class _Readers:
 
 def read(packages: Sequence[str], settings: Settings, today: str, progress: Progress) -> list[PackageNames]:
     """Return the names that each of the packages shares with others. Raises FetchError."""
-    url = indexes.url_of(DEFAULT, settings)
+    url = package_index.url_of(DEFAULT, settings)
     if url is None:
         raise FetchError(f"no address is known for the index {DEFAULT}", code="fetch-no-index")
     with Client(settings) as client, ThreadPoolExecutor(_THREADS) as pool:
         readers = _Readers(client, pool)
         tops = {top for name in packages for top in starts(name)}
         others = {name: top for name, top in providers().items() if top in tops}
-        links = {name: _wheels(indexes.project(client, url, name)) for name in (*packages, *others)}
+        links = {name: _wheels(package_index.project(client, url, name)) for name in (*packages, *others)}
         needed: dict[str, dict[str, tuple[RequiredName, ...]]] = {}
         for name in packages:
             progress.say(f"reading {len(links[name])} wheels of {name}")

@@ -14,9 +14,8 @@ from packaging.version import Version
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import ErrorGroup, FetchError, ImagegenError, MatrixError
-from imagegen.core.net import Client, NotFoundError
-from imagegen.plan.lock import indexes
-from imagegen.plan.lock.indexes import IndexLink
+from imagegen.core.net import Client, NotFoundError, package_index
+from imagegen.core.net.package_index import IndexLink
 from imagegen.plan.matrix import metadata_file
 from imagegen.plan.matrix.metadata import PackageReleases
 from imagegen.plan.package_index import releases, wheel_metadata
@@ -70,12 +69,12 @@ def _one(
 def _read(
     requested: PackageReleases, client: Client, settings: Settings, today: str, pinned: Collection[Version]
 ) -> PackageReleases:
-    url = indexes.url_of(requested.index, settings)
+    url = package_index.url_of(requested.index, settings)
     if url is None:
-        fix = f"{indexes.variable(requested.index)} gives it one"
+        fix = f"{package_index.variable(requested.index)} gives it one"
         raise FetchError(f"no address is known for the index {requested.index}", code="fetch-no-index", fix=fix)
     try:
-        links = indexes.project(client, url, requested.name)
+        links = package_index.project(client, url, requested.name)
     except NotFoundError as error:
         raise FetchError(f"the index {requested.index} has no package of this name", code="fetch-no-package") from error
 

@@ -15,10 +15,9 @@ from packaging.version import Version
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
-from imagegen.core.net import Client
+from imagegen.core.net import Client, package_index
+from imagegen.core.net.package_index import DEFAULT, IndexLink
 from imagegen.core.progress import Progress
-from imagegen.plan.lock import indexes
-from imagegen.plan.lock.indexes import DEFAULT, IndexLink
 from imagegen.plan.matrix.metadata import PackageReleases
 from imagegen.plan.matrix.model_types import Models
 from imagegen.plan.package_index import wheel_metadata
@@ -37,11 +36,11 @@ _THREADS = 6  # wheels at once
 
 def read(packages: Mapping[str, PackageReleases], settings: Settings, today: str, progress: Progress) -> Models:
     """Return the types of the harvested releases of transformers and vllm. Raises FetchError."""
-    url = indexes.url_of(DEFAULT, settings)
+    url = package_index.url_of(DEFAULT, settings)
     if url is None:
         raise FetchError(f"no address is known for the index {DEFAULT}", code="fetch-no-index")
     with Client(settings) as client, ThreadPoolExecutor(_THREADS) as pool:
-        links = {name: _wheels(indexes.project(client, url, name), package) for name, package in packages.items()}
+        links = {name: _wheels(package_index.project(client, url, name), package) for name, package in packages.items()}
         files = {
             "transformers": (*(f"{_AUTO}{name}" for name in _TYPES), f"{_AUTO}{_CLASSES}"),
             "vllm": (_REGISTRY,),

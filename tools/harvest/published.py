@@ -19,9 +19,8 @@ from imagegen.audit.readers.loose_wheels import scan_file
 from imagegen.audit.readers.wheel import Wheel
 from imagegen.core.context import Context
 from imagegen.core.errors import ErrorGroup, FetchError, ImagegenError, WheelError
-from imagegen.core.net import Client
+from imagegen.core.net import Client, package_index
 from imagegen.core.progress import Meter
-from imagegen.plan.lock import indexes
 from imagegen.plan.matrix.scans import PackageScans, WheelScan
 from tools.harvest import scans
 from tools.harvest.scans import PYTHON, ReleasedWheel
@@ -52,11 +51,11 @@ def required(earlier: PackageScans, client: Client, context: Context) -> Require
 
     Raises FetchError.
     """
-    url = indexes.url_of(earlier.index, context.settings)
+    url = package_index.url_of(earlier.index, context.settings)
     if url is None:
-        fix = f"{indexes.variable(earlier.index)} gives it one"
+        fix = f"{package_index.variable(earlier.index)} gives it one"
         raise FetchError(f"no address is known for the index {earlier.index}", code="fetch-no-index", fix=fix)
-    released = scans.wheels(earlier.name, earlier.since, indexes.project(client, url, earlier.name))
+    released = scans.wheels(earlier.name, earlier.since, package_index.project(client, url, earlier.name))
     if not released:
         why = f"there is none since {earlier.since} for x86-64 Linux"
         raise FetchError(f"{earlier.name} has no wheel to scan on the index", code="fetch-no-release", why=why)

@@ -23,8 +23,8 @@ from imagegen.audit.model import CodeGroup, CodeTarget, Elf, File, Package, requ
 from imagegen.audit.tags import for_another_python
 from imagegen.audit.torch_rule import X86_64, find_torch_user, has_new_string, has_old_string
 from imagegen.core.errors import FetchError
+from imagegen.core.net.package_index import IndexLink
 from imagegen.core.types import Gpu, minor
-from imagegen.plan.lock.indexes import IndexLink
 from imagegen.plan.matrix.scans import CAPABILITIES, PackageScans, ScannedLibrary, WheelScan, WheelVerdict
 
 SINCE = "2024-07-01"  # the oldest releases that stacks of the field still hold

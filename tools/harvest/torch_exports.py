@@ -25,9 +25,8 @@ from imagegen.audit.window import OnDisk
 from imagegen.core import data
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError, StoreError, UsageError, WheelError
-from imagegen.core.net import Client
-from imagegen.plan.lock import indexes
-from imagegen.plan.lock.indexes import DEFAULT, IndexLink
+from imagegen.core.net import Client, package_index
+from imagegen.core.net.package_index import DEFAULT, IndexLink
 
 _LIBRARY = re.compile(r"torch/lib/[^/]+\.so(\.\d+)*")
 _CUDA = "torch/lib/libtorch_cuda.so"  # a CPU build lacks it
@@ -103,12 +102,12 @@ def _fetch(release: str, machines: Iterable[str], context: Context) -> dict[str,
             code="usage-invalid-value",
             fix="a release is as 2.16.0",
         )
-    url = indexes.url_of(DEFAULT, context.settings)
+    url = package_index.url_of(DEFAULT, context.settings)
     if url is None:
         raise FetchError(f"no address is known for the index {DEFAULT}", code="fetch-no-index")
     found = {}
     with Client(context.settings) as client:
-        links = indexes.project(client, url, "torch")
+        links = package_index.project(client, url, "torch")
         for machine in machines:
             own = [link for link in links if _is_of(link, release, machine)]
             link = max(own, key=lambda each: ("cp311-cp311" in each.filename, each.filename), default=None)

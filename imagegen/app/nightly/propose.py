@@ -18,17 +18,17 @@ from packaging.version import Version
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import BuildError, ErrorGroup, FetchError, ImagegenError, LockError
-from imagegen.core.net import Client
+from imagegen.core.net import Client, package_index
+from imagegen.core.net.package_index import IndexLink
 from imagegen.core.progress import Progress
 from imagegen.core.text import cut
 from imagegen.plan import lock
-from imagegen.plan.lock import indexes
 from imagegen.plan.lock.environments import CombinedFile
 from imagegen.plan.lock.foundation import LockedBase
-from imagegen.plan.lock.indexes import IndexLink, WheelTarget
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell, Requirement, Rule
 from imagegen.plan.rules import Facts, evaluate_cell, facts_of_cell, facts_of_lock
+from imagegen.plan.wheel_target import WheelTarget
 from imagegen.wheels.resolve.candidates import WheelSelector
 
 # Releases that are newer than the locked ones, and the largest set of updates that is accepted.
@@ -95,10 +95,10 @@ class ReleaseIndex:
         return self._links[alias, package]
 
     def _ask(self, alias: str, package: str) -> tuple[IndexLink, ...]:
-        url = indexes.url_of(alias, self._settings)
+        url = package_index.url_of(alias, self._settings)
         try:
             with Client(self._settings) as client:
-                links = indexes.project(client.impatient(), url, package) if url else []
+                links = package_index.project(client.impatient(), url, package) if url else []
         except FetchError as error:
             self._progress.say(f"whether there is a newer {package} is not known: {error.what}")
             return ()

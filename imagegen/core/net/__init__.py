@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         UnreachableError,
     )
     from imagegen.core.net.client import ByteSink, Client
+    from imagegen.core.net.package_index import with_indexes
 
 __all__ = [
     "ByteSink",
@@ -28,6 +29,7 @@ __all__ = [
     "UnreachableError",
     "file_path",
     "is_file",
+    "with_indexes",
 ]
 
 __getattr__ = lazy_names(
@@ -36,5 +38,6 @@ __getattr__ = lazy_names(
         "address": ("Page", "file_path", "is_file"),
         "answer": ("DeniedError", "Missing", "MissingFiles", "NotFoundError", "UnavailableError", "UnreachableError"),
         "client": ("ByteSink", "Client"),
+        "package_index": ("with_indexes",),
     },
 )

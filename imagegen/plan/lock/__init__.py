@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         write,
     )
     from imagegen.plan.lock.freshness import contradictions, outdated, stale
-    from imagegen.plan.lock.indexes import with_indexes
     from imagegen.plan.lock.own import pack_own_packages, require_own_packages
 
 __all__ = [
@@ -42,7 +41,6 @@ __all__ = [
     "require_unchanged",
     "stale",
     "with_built_wheels",
-    "with_indexes",
     "write",
 ]
 
@@ -64,7 +62,6 @@ __getattr__ = lazy_names(
             "write",
         ),
         "freshness": ("contradictions", "outdated", "stale"),
-        "indexes": ("with_indexes",),
         "own": ("pack_own_packages", "require_own_packages"),
     },
 )

@@ -23,7 +23,7 @@ from imagegen.core.context import Context
 from imagegen.core.errors import BuildError, FetchError, Location, LockError, ReproducibilityError
 from imagegen.core.git import command
 from imagegen.core.layer_tar import DAMAGED, Allowance, Bounded, members
-from imagegen.core.net import Client, Missing, MissingFiles
+from imagegen.core.net import Client, Missing, MissingFiles, package_index
 from imagegen.core.oci import canonical_json, digest_of
 from imagegen.core.store import Store, disk
 from imagegen.core.text import counted
@@ -31,7 +31,6 @@ from imagegen.core.types import EPOCH, Submodule
 from imagegen.incontainer import WORKER
 from imagegen.incontainer.worker import source
 from imagegen.incontainer.worker.errors import Refused
-from imagegen.plan.lock import indexes
 from imagegen.plan.lock.foundation import LockedBase, LockedDeb, interpreter_key
 from imagegen.plan.lock.model import (
     BUILT,
@@ -169,7 +168,7 @@ def source_of(component: Compiled, context: Context) -> LockedFile:
     """Return the file that the build unpacks. Commits and directories are packed into the store. Raises FetchError."""
     release = component.recipe.releases[component.version]
     if isinstance(release, SdistFile):
-        return LockedFile(release.filename, release.size, release.sha256, indexes.DEFAULT)
+        return LockedFile(release.filename, release.size, release.sha256, package_index.DEFAULT)
     folder = f"{component.package}-{component.version}"
     if isinstance(release, LocalSource):
         with locate_errors(release.where):

@@ -253,9 +253,9 @@ def _take(
 def _addresses(archive: InterpreterArchive, client: net.Client, settings: Settings, tried: list[str]) -> Iterator[str]:
     for location in settings.find_links:
         try:
-            from imagegen.plan.lock import indexes  # late, as above
+            from imagegen.core.net import package_index  # late, as above
 
-            links = indexes.find_links(client, location)
+            links = package_index.find_links(client, location)
         except (FetchError, OSError) as error:
             tried.append(error.summary if isinstance(error, FetchError) else f"{redact(location)}: {error.strerror}")
             continue

@@ -10,9 +10,9 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from imagegen.core.errors import BuildError, LockError
+from imagegen.core.net.package_index import DEFAULT
 from imagegen.plan.lock.builds import BUILDER, builder, commit_of, patches_of
 from imagegen.plan.lock.foundation import resolve_interpreter
-from imagegen.plan.lock.indexes import DEFAULT, WheelTarget
 from imagegen.plan.lock.model import (
     GIT,
     LINKS,
@@ -29,6 +29,7 @@ from imagegen.plan.lock.recipes import Compiled, architectures, environment
 from imagegen.plan.matrix.model import Cell, Requirement, Rule
 from imagegen.plan.matrix.recipe import SdistFile
 from imagegen.plan.rules import Facts, minimum_version
+from imagegen.plan.wheel_target import WheelTarget
 
 _RULES = "rules"  # an input of earlier locks
 BASE = ("name", "kind", "suite", "image")  # fields of a locked base that repeat the matrix

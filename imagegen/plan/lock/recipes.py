@@ -23,12 +23,12 @@ from imagegen.core.layer_tar import Bounded, members
 from imagegen.core.store import Store
 from imagegen.core.types import Gpu, parse_requirement
 from imagegen.plan.lock.foundation import LockedBase, LockedDeb
-from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.plan.lock.model import LockedWheel
 from imagegen.plan.lock.uv_resolve import Pinned
 from imagegen.plan.matrix.model import Cell, Component, Requirement, Rule, Sdist, cuda_version
 from imagegen.plan.matrix.recipe import Recipe
 from imagegen.plan.rules import Fact, Facts, evaluate_on
+from imagegen.plan.wheel_target import WheelTarget
 
 _LARGEST = 64 << 20  # bytes of a file that is read whole; a uv.lock of 1,000 packages takes 2 MB
 

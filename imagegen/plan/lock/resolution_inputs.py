@@ -23,17 +23,16 @@ from imagegen.core import git
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, FetchError, ImagegenError, LockError
-from imagegen.core.net import Client, NotFoundError, UnreachableError
+from imagegen.core.net import Client, NotFoundError, UnreachableError, package_index
 from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.core.text import redact
-from imagegen.plan.lock import indexes
 from imagegen.plan.lock.file import raise_all
-from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.plan.lock.model import BUILT, GIT, LOCAL, LockedWheel
 from imagegen.plan.lock.recipes import Compiled, no_recipe, require_metadata
 from imagegen.plan.lock.uv_resolve import Pinned, Site
 from imagegen.plan.matrix.model import Cell, Requirement
+from imagegen.plan.wheel_target import WheelTarget, find_local_wheel
 
 T = TypeVar("T")
 
@@ -87,7 +86,7 @@ def gather(
     for requirement in cell.requirements:
         elsewhere = requirement.git or requirement.own or requirement.address
         ordinary = not elsewhere and requirement.component.package not in compiled
-        if requirement.index != indexes.DEFAULT and ordinary:
+        if requirement.index != package_index.DEFAULT and ordinary:
             routed.setdefault(requirement.index, []).append(requirement)
     for alias, requirements in routed.items():
         sites_by_alias[alias] = attempts.attempt(partial(builder.site, alias, requirements))
@@ -106,7 +105,7 @@ def gather(
 
 def default_site(settings: Settings) -> dict[str, Site]:
     """Return the default index by its alias if the user configured one, else nothing: uv has its own default."""
-    return {alias: Site(url) for alias, url in settings.index_urls.items() if alias == indexes.DEFAULT}
+    return {alias: Site(url) for alias, url in settings.index_urls.items() if alias == package_index.DEFAULT}
 
 
 def page_of_wheels(wheels: Iterable[LockedWheel], store: Store, work_dir: Path) -> Site:
@@ -146,9 +145,9 @@ def _check_wheel(requirement: Requirement, target: WheelTarget, settings: Settin
     if source := requirement.git:
         requested = f"the cell asks for {source.url} at {source.commit}"
         raise no_recipe(f"{name} {source.metadata.version}", requested)
-    url = indexes.url_of(requirement.index, settings)
+    url = package_index.url_of(requirement.index, settings)
     try:
-        links = indexes.project(Client(settings).impatient(), url, package) if url else None
+        links = package_index.project(Client(settings).impatient(), url, package) if url else None
     except NotFoundError:
         links = []
     except FetchError:
@@ -197,9 +196,10 @@ class _SiteBuilder:
         An index that answers is never replaced; a file that it refuses or lacks is an error. Raises FetchError,
         LockError.
         """
-        url = indexes.url_of(alias, self.settings)
+        url = package_index.url_of(alias, self.settings)
         if url is None:
-            raise LockError(f"index {alias} has no address", code="lock-no-index", fix=f"set {indexes.variable(alias)}")
+            fix = f"set {package_index.variable(alias)}"
+            raise LockError(f"index {alias} has no address", code="lock-no-index", fix=fix)
         try:
             undated = frozenset(self._undated(url, requirements))
         except UnreachableError as error:
@@ -218,7 +218,7 @@ class _SiteBuilder:
         for requirement in requirements:
             package = requirement.component.package
             try:
-                links = indexes.project(client, url, package)
+                links = package_index.project(client, url, package)
             except NotFoundError:  # uv names what an index lacks
                 continue
             if any(link.uploaded is None for link in links):
@@ -265,8 +265,8 @@ class _SiteBuilder:
                 why=f"{why}; find-links directories ({directories}) can replace it only if each package is pinned "
                 f"to a version with a local label, as in ==2.13.0+cpu, and exactly one wheel of it fits Python "
                 f"{self.target.python} on {self.target.uv_platform}: not so for {', '.join(lacking)}",
-                fix=f"set {indexes.variable(alias)} to a mirror of the index, or put that wheel where PIP_FIND_LINKS "
-                "points",
+                fix=f"set {package_index.variable(alias)} to a mirror of the index, or put that wheel where "
+                "PIP_FIND_LINKS points",
             ) from error
         stand_ins = [
             (requirement, file) for requirement in requirements if (file := files[requirement.component.package])
@@ -288,7 +288,7 @@ class _SiteBuilder:
         if len(specifiers) != 1 or specifiers[0].operator != "==" or "+" not in specifiers[0].version:
             return None
         package = requirement.component.package
-        return indexes.stand_in(self.settings, package, specifiers[0].version, self.target)
+        return find_local_wheel(self.settings, package, specifiers[0].version, self.target)
 
 
 def _link(url: str, sha256: str, name: str) -> str:

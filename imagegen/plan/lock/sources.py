@@ -15,15 +15,14 @@ from typing import TypeVar
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError
-from imagegen.core.net import Client, Missing, MissingFiles, NotFoundError, UnreachableError
+from imagegen.core.net import Client, Missing, MissingFiles, NotFoundError, UnreachableError, package_index
+from imagegen.core.net.package_index import IndexLink
 from imagegen.core.oci import digest_of
 from imagegen.core.progress import Meter
 from imagegen.core.registry.layout import Mirror
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.text import redact
-from imagegen.plan.lock import indexes
-from imagegen.plan.lock.indexes import IndexLink
 from imagegen.plan.lock.model import BUILT, LINKS, LOCAL, URL, LockedFile
 
 _THREADS = 6
@@ -93,7 +92,7 @@ class Finder:
         `tried`.
         """
         for link in self._settings.find_links:
-            links = self._listing(link, "", partial(indexes.find_links, self._client, link), tried)
+            links = self._listing(link, "", partial(package_index.find_links, self._client, link), tried)
             yield from self._matching(links, required, link, tried)
         for index_url in self._settings.extra_indexes:
             links = self._project(index_url.rstrip("/"), required.name, tried)
@@ -114,14 +113,14 @@ class Finder:
         remembered_host = _FILE_HOSTS.get(self._store, key) if required.file.path else None
         if remembered_host:
             yield f"{remembered_host}/{required.file.path}"
-        url = indexes.url_of(required.file.index, self._settings)
+        url = package_index.url_of(required.file.index, self._settings)
         if url is None:
             tried.append(f"index {required.file.index}: no address is known for it")
             return
         if required.file.path:
             # The page of whichever project came first shows the index's file host.
-            links = self._listing(url, "", partial(indexes.project, self._client, url, required.name), [])
-            if links and (host := indexes.file_host(links)):
+            links = self._listing(url, "", partial(package_index.project, self._client, url, required.name), [])
+            if links and (host := package_index.file_host(links)):
                 if host != remembered_host and "@" not in host:  # no credentials in the store
                     _FILE_HOSTS.put(self._store, key, host)
                 yield f"{host}/{required.file.path}"
@@ -129,7 +128,7 @@ class Finder:
         yield from self._matching(links, required, url, tried)
 
     def _project(self, index_url: str, name: str, tried: list[str]) -> list[IndexLink] | None:
-        return self._listing(index_url, name, partial(indexes.project, self._client, index_url, name), tried)
+        return self._listing(index_url, name, partial(package_index.project, self._client, index_url, name), tried)
 
     def _listing(
         self, location: str, name: str, read: Callable[[], list[IndexLink]], tried: list[str]
@@ -213,7 +212,7 @@ def missing(required: RequiredFile, tried: Sequence[str] = ()) -> Missing:
     again = "correct its recipe under wheels/, and lock again" if required.recipe else "`imagegen lock` looks again"
     other = (
         "put wheels and sdists into a directory that PIP_FIND_LINKS names, or set "
-        f"{indexes.variable(required.file.index)} to a mirror of the index; "
+        f"{package_index.variable(required.file.index)} to a mirror of the index; "
         f"where an index serves other bytes than the lock names, {again}"
     )
     fix = fixes.get(required.file.index, other)

@@ -25,14 +25,15 @@ from imagegen.core import git, toml
 from imagegen.core import types as t
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError, Location, LockError
-from imagegen.plan.lock import indexes
-from imagegen.plan.lock.indexes import WheelTarget, upload_day
+from imagegen.core.net import package_index
+from imagegen.core.net.package_index import upload_day
 from imagegen.plan.lock.model import GIT, URL
 from imagegen.plan.lock.recipes import Compiled, member, pyproject, require_metadata
 from imagegen.plan.lock.resolution_inputs import Attempts
 from imagegen.plan.lock.uv_resolve import Pinned, Remote
 from imagegen.plan.matrix import metadata
 from imagegen.plan.matrix.model import Cell, GitSource, Sdist
+from imagegen.plan.wheel_target import WheelTarget
 
 VERSION = 1  # of the format
 _KINDS = ("registry", "git", "url", "path", "directory", "editable", "virtual")
@@ -519,7 +520,7 @@ def route(registry: str | None, commit: GitCommit | None) -> str:
 
     if commit:
         return GIT
-    return indexes.DEFAULT if f"{(registry or '').rstrip('/')}/" == pypi_simple.PYPI_SIMPLE_ENDPOINT else URL
+    return package_index.DEFAULT if f"{(registry or '').rstrip('/')}/" == pypi_simple.PYPI_SIMPLE_ENDPOINT else URL
 
 
 def commit_source(

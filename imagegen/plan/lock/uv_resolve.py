@@ -20,11 +20,12 @@ from packaging.utils import canonicalize_name
 from imagegen.core import programs, temporary, toml
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, LockError
+from imagegen.core.net.package_index import DEFAULT, upload_day
 from imagegen.core.store.cache import Cache
 from imagegen.core.text import redact
 from imagegen.plan.lock import uv_interpreter
-from imagegen.plan.lock.indexes import DEFAULT, WheelTarget, upload_day
 from imagegen.plan.matrix.model import Component
+from imagegen.plan.wheel_target import WheelTarget
 
 # uv 0.13 says "The requested version, v1.0, was published at T." or "The latest version satisfying the requirement is
 # v1.0, published at T."; without "published at" where the index gives no upload time.

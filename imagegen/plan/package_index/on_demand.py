@@ -15,11 +15,10 @@ from packaging.specifiers import SpecifierSet
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError, ImagegenError, MatrixError
-from imagegen.core.net import Client, NotFoundError
+from imagegen.core.net import Client, NotFoundError, package_index
+from imagegen.core.net.package_index import DEFAULT, IndexLink
 from imagegen.core.oci import digest_of
 from imagegen.core.store.cache import Cache
-from imagegen.plan.lock import indexes
-from imagegen.plan.lock.indexes import DEFAULT, IndexLink
 from imagegen.plan.matrix import metadata_file
 from imagegen.plan.matrix.metadata import PackageReleases
 from imagegen.plan.package_index import releases, wheel_metadata
@@ -42,7 +41,7 @@ def look_up(
     """
     if context.settings.env.get(OFFLINE, "").lower() in {"1", "true", "yes", "on"}:
         return {}
-    url = indexes.url_of(DEFAULT, context.settings)
+    url = package_index.url_of(DEFAULT, context.settings)
     packages = {
         name: (PackageReleases(name, DEFAULT, None, None, tuple(sorted((extras or {}).get(name, ()))), {}), specifier)
         for name, specifier in list(requested.items())[:_PACKAGES]
@@ -97,7 +96,7 @@ def _read(
         return wheel_metadata.fetch(client, link, name, version)
 
     try:
-        links = releases.newest(name, indexes.project(client, url, name), SpecifierSet(specifier), _AT_MOST)
+        links = releases.newest(name, package_index.project(client, url, name), SpecifierSet(specifier), _AT_MOST)
         found = metadata_file.dumps(releases.read(package, links, fetch, today)).decode() if links else _MISSING
         metadata_file.parse(found.encode(), name=name) if links else None
     except NotFoundError:

@@ -18,9 +18,9 @@ from packaging.utils import (
 from packaging.version import Version
 
 from imagegen.core.errors import FetchError
+from imagegen.core.net.package_index import IndexLink
 from imagegen.core.text import cut
 from imagegen.core.types import LONGEST_REQUIREMENT, parse_requirement
-from imagegen.plan.lock.indexes import IndexLink
 from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata, holds
 from imagegen.plan.package_index.wheel_metadata import Metadata
 

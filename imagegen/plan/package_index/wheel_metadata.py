@@ -18,7 +18,7 @@ from packaging.version import Version
 
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client, NotFoundError
-from imagegen.plan.lock.indexes import IndexLink
+from imagegen.core.net.package_index import IndexLink
 
 _LONGEST = 4 << 20  # bytes of METADATA; the longest have some 200 kB, most of it a README
 _LONGEST_DIRECTORY = 8 << 20  # bytes; torch's has 1.5 MB

@@ -10,7 +10,7 @@ from typing import Any
 
 from packaging.pylock import Package, Pylock, PylockSelectError, PylockUnsupportedVersionError, PylockValidationError
 from packaging.requirements import Requirement
-from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.tags import Tag
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -34,6 +34,7 @@ from imagegen.plan.projects.model import (
     read_text,
     table_lines,
 )
+from imagegen.plan.wheel_target import WheelTarget
 
 _QUOTED = re.compile(r"""'([^']*)'|"([^"]*)["]""")
 _GLIBC = 36  # minor version of Debian 12's, which the bases of imported images have
@@ -174,7 +175,7 @@ class PylockFile:
 
     def recover(self, target: MarkerTarget) -> Recovered:
         """Return the packages that an installer selects. Raises ProjectFileError if none fit the target."""
-        chosen = self.select(target, _tags(target))
+        chosen = self.select(target, WheelTarget(target.python, target.machine, _GLIBC).tags)
         line_of = dict(zip(map(id, self.lock.packages), self.lines, strict=True))
         pins: list[PackagePin] = []
         omissions: list[Omission] = []
@@ -248,15 +249,6 @@ def _of_pylock(package: Package, location: Location) -> tuple[PackagePin | None,
         pin = PackagePin(name, f"=={package.version.public}", (location,))
         return pin, Omission(location, f"the address of the wheel of {name}", _NO_FILE, _CHECK, in_stack=True)
     return PackagePin(name, f"=={package.version}", (location,)), None
-
-
-def _tags(target: MarkerTarget) -> list[Tag]:
-    """The tags of wheels that fit, the most specific first (PEP 425, 600)."""
-    python = tuple(map(int, target.python.split(".")[:2]))
-    platforms = [f"manylinux_2_{minor}_{target.machine}" for minor in range(_GLIBC, 4, -1)]
-    platforms += [f"{name}_{target.machine}" for name in ("manylinux2014", "manylinux2010", "manylinux1", "linux")]
-    interpreter = f"cp{python[0]}{python[1]}"
-    return [*cpython_tags(python, platforms=platforms), *compatible_tags(python, interpreter, platforms)]
 
 
 _TableName = tuple[str, str]  # kind and normalised name: ("extra", "vllm"), ("dependency group", "dev")

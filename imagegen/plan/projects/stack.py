@@ -17,11 +17,10 @@ from packaging.version import Version
 from imagegen.core import data, git
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError, ImagegenError, Location, LockError
-from imagegen.core.net import Client, MissingFiles
+from imagegen.core.net import Client, MissingFiles, package_index
 from imagegen.core.text import redact
-from imagegen.plan.lock import indexes, uv_lock
+from imagegen.plan.lock import uv_lock
 from imagegen.plan.lock.file import raise_all
-from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.plan.lock.model import URL, Lock, LockedBuild, LockedFile, LockedWheel
 from imagegen.plan.lock.recipes import no_wheel, pyproject
 from imagegen.plan.lock.resolution_inputs import Attempts
@@ -40,6 +39,7 @@ from imagegen.plan.matrix.model import Cell, Component, GitSource, Requirement, 
 from imagegen.plan.projects.locks import PylockFile, UvLockFile, read_pylock, read_uv_lock
 from imagegen.plan.projects.model import MarkerTarget, read_text
 from imagegen.plan.rules import Fact, Facts, MetadataCache, facts_of_cell
+from imagegen.plan.wheel_target import WheelTarget
 
 _DEFAULT_GROUP = "dev"  # that `uv sync` installs by default (uv's documentation of dependency groups)
 _NAMED = 5  # packages in a message
@@ -199,9 +199,9 @@ class ProjectStack:
     @staticmethod
     def _route(package: StackPackage, context: Context) -> str:
         """Return the index alias of the package's files; a mirror that is the user's default index is PyPI."""
-        default_url = indexes.url_of(indexes.DEFAULT, context.settings)
+        default_url = package_index.url_of(package_index.DEFAULT, context.settings)
         if package.registry and default_url and package.registry.rstrip("/") == default_url.rstrip("/"):
-            return indexes.DEFAULT
+            return package_index.DEFAULT
         return route(package.registry, package.commit)
 
     @staticmethod
@@ -247,7 +247,7 @@ class ProjectStack:
         assert remote and version  # noqa: S101 - the caller passes only such packages
         alias = self._route(package, context)
         url = remote.url if alias == URL else None
-        hint = None if url else indexes.hint(remote.url, remote.filename)
+        hint = None if url else package_index.hint(remote.url, remote.filename)
         file = LockedFile(remote.filename, remote.size, remote.sha256, alias, hint, url)
         with Client(context.settings) as client, context.progress.meter(remote.filename, file.estimate) as meter:
             try:
@@ -287,7 +287,7 @@ def with_known_versions(cell: Cell, project: Path, library: MetadataCache) -> Ce
         elif releases.within(Fact.requested(specifier)):
             component = Component(package.name, package.name, "", (), declared=False)
             requirement_of[package.name] = Requirement(
-                component, specifier, f"{cell.stack.path} has it.", indexes.DEFAULT
+                component, specifier, f"{cell.stack.path} has it.", package_index.DEFAULT
             )
     return replace(cell, requirements=tuple(requirement_of[name] for name in sorted(requirement_of)))
 

@@ -18,10 +18,10 @@ from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata, hold
 from imagegen.plan.rules.atoms import LATEST
 from imagegen.plan.rules.statements import ReleaseStatements, StatementRow, StatementTable
 from imagegen.plan.rules.torch_pins import TORCH
+from imagegen.plan.wheel_target import LEGACY_MANYLINUX
 
 # torch's requirements of NVIDIA's libraries hold only for PyPI's build; builds for other CUDA versions require others.
 _OF_THE_BUILD = re.compile(r"(nvidia|cuda)-.+")
-_GLIBC = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}  # PEP 600, "Legacy manylinux tags"
 _NONE: frozenset[str] = frozenset()
 
 
@@ -157,4 +157,6 @@ def _python(tag: Tag) -> str:
 def _glibc(platform: str, machine: str) -> str | None:
     kind = platform.removesuffix(f"_{machine}")
     match = re.fullmatch(r"manylinux_(\d+)_(\d+)", kind)
-    return f"{match[1]}.{match[2]}" if match else _GLIBC.get(kind)
+    if match:
+        return f"{match[1]}.{match[2]}"
+    return f"2.{LEGACY_MANYLINUX[kind]}" if kind in LEGACY_MANYLINUX else None

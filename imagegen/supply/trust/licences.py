@@ -26,14 +26,13 @@ from imagegen.core import registry
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError
-from imagegen.core.net import Client
+from imagegen.core.net import Client, package_index
 from imagegen.core.progress import timed
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.text import counted
 from imagegen.image.inventory.subjects import known_system
 from imagegen.image.layers import scan
-from imagegen.plan.lock import indexes
 from imagegen.plan.lock.environments import distinct_wheels, environments
 from imagegen.plan.lock.model import LOCAL, Lock, LockedBuild, LockedWheel
 from imagegen.plan.package_index import wheel_metadata
@@ -298,9 +297,9 @@ def _asked(wheels: Iterable[LockedWheel], store: Store, settings: Settings) -> d
 
 def _said(wheel: LockedWheel, client: Client, settings: Settings) -> Licence | None:
     """Return the index's metadata of the wheel; None if no index can be reached, or none has the file."""
-    url = indexes.url_of(wheel.file.index, settings)
+    url = package_index.url_of(wheel.file.index, settings)
     try:
-        links = indexes.project(client, url, wheel.name) if url else []
+        links = package_index.project(client, url, wheel.name) if url else []
         link = next((each for each in links if each.sha256 == wheel.file.sha256), None)
         raw = wheel_metadata.read(client, link) if link else None
     except FetchError:

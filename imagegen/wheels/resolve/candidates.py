@@ -17,17 +17,17 @@ from imagegen.audit.model import Finding
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import BuildError, LockError
-from imagegen.core.net import Client
+from imagegen.core.net import Client, package_index
+from imagegen.core.net.package_index import IndexLink
 from imagegen.core.progress import Progress
 from imagegen.core.store import Store
-from imagegen.plan.lock import indexes
-from imagegen.plan.lock.indexes import IndexLink, WheelTarget
 from imagegen.plan.lock.model import LINKS, URL, Lock, LockedFile, LockedWheel
 from imagegen.plan.lock.recipes import Compiled, allowed, environment
 from imagegen.plan.lock.resolution_inputs import pep508
 from imagegen.plan.matrix.model import Cell, Component
 from imagegen.plan.matrix.model import Requirement as Asked
 from imagegen.plan.matrix.recipe import Commit, LocalSource, Recipe, SdistFile
+from imagegen.plan.wheel_target import WheelTarget
 from imagegen.wheels import wheelhouse
 from imagegen.wheels.catalogue import Catalogue
 from imagegen.wheels.find import Offer, WheelListing, WheelRequirement, WheelSources, find
@@ -92,7 +92,7 @@ def wheel_of(component: Compiled, candidate: Candidate, via: tuple[str, ...]) ->
         candidate.size,
         candidate.sha256,
         index,
-        indexes.hint(candidate.where, candidate.filename) if candidate.place is WheelSource.INDEX else None,
+        package_index.hint(candidate.where, candidate.filename) if candidate.place is WheelSource.INDEX else None,
         candidate.where if candidate.place is WheelSource.CATALOGUE else None,
     )
     name, version, _, _ = parse_wheel_filename(candidate.filename)
@@ -124,7 +124,7 @@ def candidate_places(
         team=team.lookup if team else None,
         team_name=str(team) if team else "",
         links=tuple(
-            WheelListing(link, _offered(partial(indexes.find_links, quick, link))) for link in settings.find_links
+            WheelListing(link, _offered(partial(package_index.find_links, quick, link))) for link in settings.find_links
         ),
         index=index,
         catalogue=catalogue.offers,
@@ -133,8 +133,10 @@ def candidate_places(
 
 def index_listing(alias: str, package: str, settings: Settings, client: Client) -> WheelListing | None:
     """Return the files of a package in the alias's index, without a cutoff; None if the alias has no address."""
-    url = indexes.url_of(alias, settings)
-    return WheelListing(alias, _offered(partial(indexes.project, client.impatient(), url, package))) if url else None
+    url = package_index.url_of(alias, settings)
+    if url is None:
+        return None
+    return WheelListing(alias, _offered(partial(package_index.project, client.impatient(), url, package)))
 
 
 def version_of(component: Component, specifier: str, recipe: Recipe | None, catalogue: Catalogue) -> str:
@@ -190,7 +192,7 @@ def _obstacle(component: Component, version: str, cell: Cell, recipe: Recipe) ->
     if isinstance(source, LocalSource) and not source.path.exists():
         return f"{source.path} is not there"
     try:
-        environment(Compiled(Asked(component, "", "", indexes.DEFAULT), recipe.of(version), version), cell)
+        environment(Compiled(Asked(component, "", "", package_index.DEFAULT), recipe.of(version), version), cell)
     except BuildError as error:
         return error.summary
     return None

@@ -13,12 +13,11 @@ from pathlib import Path
 from imagegen.core.context import Context
 from imagegen.core.errors import ImagegenError
 from imagegen.core.git import PackedTree
-from imagegen.core.net import Client
+from imagegen.core.net import Client, package_index
 from imagegen.core.progress import timed
 from imagegen.image.inputs import sdist_builder
-from imagegen.plan.lock import indexes, sdist
+from imagegen.plan.lock import sdist
 from imagegen.plan.lock.file import LockErrors
-from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.plan.lock.model import (
     BUILT,
     GIT,
@@ -44,6 +43,7 @@ from imagegen.plan.lock.sources import Finder, RequiredFile, in_parallel
 from imagegen.plan.lock.uv_lock import ProjectContents
 from imagegen.plan.lock.uv_resolve import UPLOADS, Pinned, Remote, ResolveRequest, resolve
 from imagegen.plan.matrix.model import Cell, GitSource, Requirement, Sdist
+from imagegen.plan.wheel_target import WheelTarget
 from imagegen.wheels.resolve.options import rfc3339
 from imagegen.wheels.resolve.own import OwnPackageBuilder
 from imagegen.wheels.resolve.previous import Previous
@@ -189,9 +189,9 @@ class PackageResolver:
             sizes = list(pool.map(lambda pair: self._size(pair[0], pair[1], routes, client), chosen))
         wheels = []
         for (pinned, remote), size in zip(chosen, sizes, strict=True):
-            alias = routes.get(pinned.name, indexes.DEFAULT)
+            alias = routes.get(pinned.name, package_index.DEFAULT)
             has_url = alias == URL
-            hint = None if has_url else indexes.hint(remote.url, remote.filename)
+            hint = None if has_url else package_index.hint(remote.url, remote.filename)
             file = LockedFile(remote.filename, size, remote.sha256, alias, hint, remote.url if has_url else None)
             locked = LockedWheel(pinned.name, pinned.version, file, via=pinned.via)
             if remote.uploaded:

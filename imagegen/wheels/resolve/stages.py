@@ -26,11 +26,11 @@ from imagegen.core import temporary
 from imagegen.core.context import Context
 from imagegen.core.errors import ImagegenError
 from imagegen.core.git import PackedTree
+from imagegen.core.net import package_index
 from imagegen.image import base
-from imagegen.plan.lock import indexes, recipes
+from imagegen.plan.lock import recipes
 from imagegen.plan.lock.foundation import BUILD_PLATFORM, LockedPackages, resolve_interpreter
 from imagegen.plan.lock.freshness import contradictions, gpus_of, stale
-from imagegen.plan.lock.indexes import WheelTarget
 from imagegen.plan.lock.model import (
     Foundation,
     Lock,
@@ -48,6 +48,7 @@ from imagegen.plan.lock.uv_resolve import Pinned
 from imagegen.plan.matrix.model import Cell, Requirement, Rule
 from imagegen.plan.projects.stack import ProjectStack, with_needed_recipes
 from imagegen.plan.rules import facts_of_lock, rule_constraints
+from imagegen.plan.wheel_target import WheelTarget
 from imagegen.wheels.resolve import copies, patches
 from imagegen.wheels.resolve.candidates import WheelSelector
 from imagegen.wheels.resolve.options import LockOptions
@@ -108,7 +109,7 @@ def lock_cell(request: LockRequest, previous: Lock | None) -> Lock:
     be compiled, LockErrors when several parts cannot be fetched, and as `base.resolve` and `sdist.build`.
     """
     retained = Previous.of(previous, request.options)
-    settings = indexes.with_indexes(request.context.settings, request.cell.indexes)
+    settings = package_index.with_indexes(request.context.settings, request.cell.indexes)
     draft_context = replace(request.context, settings=settings)
     with temporary.temporary_directory() as work_dir:
         draft = LockDraft(request, retained, request.cell, draft_context, work_dir)

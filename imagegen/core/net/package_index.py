@@ -1,7 +1,6 @@
-"""Package indexes, and the machine that an image is made for.
+"""Package indexes and find-links places: their addresses on this machine, and the files that they list.
 
-An alias stands for an index in a lock; settings say from where this machine gets it. Lists the files of an index or a
-find-links place, and selects the wheels that fit.
+An alias stands for an index in a matrix and a lock; settings say from where this machine gets it.
 """
 
 from __future__ import annotations
@@ -9,102 +8,24 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, unquote, urlsplit
-
-from packaging.version import Version
 
 from imagegen.core.config import Settings, mirror_name
 from imagegen.core.data import parse_json
 from imagegen.core.deferred import dataclass
-from imagegen.core.errors import FetchError, LockError
+from imagegen.core.errors import FetchError
 from imagegen.core.net.address import Page, file_path, is_file
-from imagegen.core.oci import MACHINES
 from imagegen.core.text import redact
 from imagegen.core.types import names_file, url_path
-from imagegen.plan.matrix.model import Base, Index
 
 if TYPE_CHECKING:
     import pypi_simple
-    from packaging.tags import Tag
 
-    from imagegen.core.net import Client
-
-_OLDEST = {"x86_64": 5, "aarch64": 17}  # minor versions of glibc 2 at which manylinux begins (PEP 513, 599)
-_LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
-_UV_GLIBC = (17, 28, *range(31, 41))  # what `uv pip compile --python-platform` knows, uv 0.13.8
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class WheelTarget:
-    """The interpreter and machine that a wheel must fit. `python` is the interpreter's full version, "3.11.2",
-    where it is known; else "3.11".
-    """
-
-    python: str
-    machine: str  # "x86_64"
-    glibc: int  # minor version: 36 for 2.36
-
-    @classmethod
-    def of(cls, platform: str, base: Base, python: str) -> WheelTarget:
-        """Raises LockError for a platform or a base that wheels have no name for."""
-        glibc = re.fullmatch(r"2\.(\d+)", base.glibc)
-        if platform not in MACHINES or not glibc:
-            raise LockError(
-                f"no wheel can be chosen for {platform} with glibc {base.glibc}",
-                code="lock-glibc-unsupported",
-                why=f"known are {', '.join(MACHINES)} and glibc 2.x",
-            )
-        return cls(python, MACHINES[platform], int(glibc[1]))
-
-    @property
-    def uv_platform(self) -> str:
-        minor = max(release for release in _UV_GLIBC if release <= self.glibc)
-        return f"{self.machine}-manylinux_2_{minor}"
-
-    @cached_property
-    def ranks(self) -> dict[Tag, int]:
-        """Every tag that fits -> its rank, 0 for the most specific (PEP 425 and 600)."""
-        from packaging.tags import compatible_tags, cpython_tags  # late, here and below: a kept lock has its wheels
-
-        version = tuple(int(part) for part in self.python.split(".")[:2])
-        platforms = list(self._platforms())
-        tags = [
-            *cpython_tags(version, platforms=platforms),
-            *compatible_tags(version, f"cp{version[0]}{version[1]}", platforms),
-        ]
-        return {tag: rank for rank, tag in reversed(list(enumerate(tags)))}
-
-    def _platforms(self) -> Iterator[str]:
-        for minor in range(self.glibc, _OLDEST[self.machine] - 1, -1):
-            yield f"manylinux_2_{minor}_{self.machine}"
-            if minor in _LEGACY:
-                yield f"{_LEGACY[minor]}_{self.machine}"
-        yield f"linux_{self.machine}"
-
-    def best(self, wheels: Iterable[tuple[str, T]]) -> T | None:
-        """Return the value beside the file name that fits best, then has the highest build tag; or None."""
-        fitting = [(key, item) for name, item in wheels if (key := self._fitness(name)) is not None]
-        return max(fitting, key=lambda pair: pair[0])[1] if fitting else None
-
-    def _fitness(self, filename: str) -> tuple[int, tuple[int, str] | tuple[()], str] | None:
-        from packaging.utils import parse_wheel_filename
-
-        try:
-            _, _, build, tags = parse_wheel_filename(filename)
-        except ValueError:
-            return None
-        ranks = [self.ranks[tag] for tag in tags if tag in self.ranks]
-        return (-min(ranks), build, filename) if ranks else None
-
-
-# Package indexes: where an alias is served from on this machine, and what an index or a find-links place holds.
+    from imagegen.core.net.client import Client
 
 DEFAULT = "pypi"
 _PREAMBLE = 1024  # bytes of a page in which HTML shows itself
@@ -130,13 +51,20 @@ class IndexLink:
     filename: str
     url: str
     sha256: str | None
-    python: str = ""  # the specifier of Requires-Python, as it is written there
+    python: str = ""  # the specifier of Requires-Python, unchanged
     uploaded: dt.date | None = None  # in UTC
     yanked: bool = False
     metadata_sha256: str | None = None
 
 
-def with_indexes(settings: Settings, indexes: Mapping[str, Index]) -> Settings:
+class DeclaredIndex(Protocol):
+    """The entry of an index in a matrix."""
+
+    @property
+    def url(self) -> str | None: ...
+
+
+def with_indexes(settings: Settings, indexes: Mapping[str, DeclaredIndex]) -> Settings:
     """Return the settings with the address of each alias of the matrix; addresses of the user take precedence.
 
     User and password of uv's variables for an index of that name become part of the address, for uv and for ourselves.
@@ -157,28 +85,28 @@ def _signed(alias: str, url: str, settings: Settings) -> str:
 
 
 def url_of(alias: str, settings: Settings) -> str | None:
-    """The address that serves `alias` here, without a trailing slash."""
+    """Return the address that serves `alias` here, without a trailing slash."""
     if alias == DEFAULT and alias not in settings.index_urls:
-        import pypi_simple  # late, here and below: it brings an HTML parser, which an unchanged build never needs
+        import pypi_simple  # late, here and below, since an unchanged build needs no HTML parser
 
         return pypi_simple.PYPI_SIMPLE_ENDPOINT.rstrip("/")
     return settings.index_urls.get(alias, "").rstrip("/") or None
 
 
 def variable(alias: str) -> str:
-    """The environment variable that gives an alias another address."""
+    """Return the environment variable that gives an alias another address."""
     return f"IMAGEGEN_INDEX_{mirror_name(alias)}"
 
 
 def project(client: Client, index_url: str, name: str) -> list[IndexLink]:
-    """The files of a project (PEP 503, PEP 691). Raises FetchError."""
+    """Return the files of a project (PEP 503, PEP 691). Raises FetchError."""
     import pypi_simple
 
     return _links(client.page(f"{index_url}/{name}/", accept=pypi_simple.ACCEPT_JSON_PREFERRED), name)
 
 
 def find_links(client: Client, location: str) -> list[IndexLink]:
-    """The files at a find-links place: a directory, a file:// address, or a page. Raises FetchError."""
+    """Return the files of a find-links directory (a path or a file:// address) or page. Raises FetchError."""
     directory = local_directory(location)
     if directory is not None:
         return [IndexLink(path.name, path.resolve().as_uri(), None) for path in sorted(directory.iterdir())]
@@ -186,38 +114,15 @@ def find_links(client: Client, location: str) -> list[IndexLink]:
 
 
 def local_directory(location: str) -> Path | None:
-    """The directory that a find-links place names, if it is one."""
+    """Return the directory that a find-links location names; None if it is not a directory."""
     path = file_path(location) if is_file(location) else Path(location)
     return path if ("://" not in location or is_file(location)) and path.is_dir() else None
-
-
-def stand_in(settings: Settings, package: str, version: str, target: WheelTarget) -> Path | None:
-    """The one wheel of exactly this release (local version included) for the target in the find-links directories.
-
-    None when there is none, or when several file names fit and a choice would have to be made.
-    """
-    paths: dict[str, Path] = {}
-    for directory in filter(None, map(local_directory, settings.find_links)):
-        for path in sorted(directory.glob("*.whl")):
-            if _is_release(path.name, package, version) and target.best([(path.name, path)]) is not None:
-                paths.setdefault(path.name, path)
-    return next(iter(paths.values())) if len(paths) == 1 else None
-
-
-def _is_release(filename: str, package: str, version: str) -> bool:
-    from packaging.utils import parse_wheel_filename
-
-    try:
-        name, wheel_version, _, _ = parse_wheel_filename(filename)
-    except ValueError:
-        return False
-    return name == package and wheel_version == Version(version)
 
 
 def _links(page: Page, name: str) -> list[IndexLink]:
     import pypi_simple
 
-    # By content, not by its declared type: there are mirrors that serve HTML as JSON.
+    # By content, not by its declared type, since some mirrors serve HTML as JSON.
     try:
         if page.body.lstrip()[:1] == b"{":
             data = parse_json(page.body)
@@ -228,7 +133,7 @@ def _links(page: Page, name: str) -> list[IndexLink]:
         else:
             links = [_link(anchor) for anchor in pypi_simple.RepositoryPage.from_html(_tags(page.body), page.url).links]
             if not links and b"<" not in page.body[:_PREAMBLE]:
-                raise ValueError(f"it begins with {page.body[:40]!r}")  # noqa: TRY301 - as what the parsers raise
+                raise ValueError(f"it begins with {page.body[:40]!r}")  # noqa: TRY301 - as the parsers raise
         return [link for link in links if len(link.filename) <= _MAX_NAME and _may_link(page.url, link.url)]
     except (ValueError, KeyError, TypeError, RecursionError, pypi_simple.UnsupportedRepoVersionError) as error:
         message = f"{redact(page.url)} is not a page of a package index" + (f" about {name}" if name else "")
@@ -249,7 +154,7 @@ def _check_count(links: int) -> None:
 
 
 def _may_link(page: str, link: str) -> bool:
-    """A page on the network must not send us to this machine's files; what is neither cannot be fetched."""
+    """Return whether a page may link there. A page on the network must not lead to files of this machine."""
     return urlsplit(link).scheme in ("http", "https") or (is_file(page) and is_file(link))
 
 
@@ -285,7 +190,7 @@ def _sha256(text: str) -> str | None:
 
 
 def upload_day(text: str) -> dt.date | None:
-    """Parse an upload time (RFC 3339). The standard has it in JSON alone; some mirrors have it in HTML too."""
+    """Parse an upload time (RFC 3339). The standard has it only in JSON; some mirrors have it in HTML too."""
     try:
         return dt.datetime.fromisoformat(text).astimezone(dt.UTC).date()
     except (ValueError, OverflowError):
@@ -293,7 +198,7 @@ def upload_day(text: str) -> dt.date | None:
 
 
 def hint(url: str, filename: str) -> str | None:
-    """Return the host-free part of a file's address for a lock; None where there is none that a lock may hold."""
+    """Return the path of a file's address without the host, for a lock; None if a lock cannot have it."""
     address = urlsplit(url)
     if address.scheme not in ("http", "https") or not names_file(address.path, filename):
         return None
@@ -304,7 +209,7 @@ def hint(url: str, filename: str) -> str | None:
 
 
 def file_host(links: Iterable[IndexLink]) -> str | None:
-    """Return the address of the file host that an index's page shows, without a path: what a hint is relative to."""
+    """Return the address of the file host that an index's page shows; hints are relative to it."""
     for link in links:
         address = urlsplit(link.url)
         if address.scheme in ("http", "https"):
