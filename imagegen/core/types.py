@@ -5,8 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import InitVar, field, fields, replace
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias
 from urllib.parse import unquote
 
 from packaging.version import Version
@@ -26,27 +27,6 @@ PREFIX = "/opt/venv"  # the environment: wheels, and their data, are installed t
 
 # Compressions of the layers of published images; digests in locks are of zstd.
 Compression: TypeAlias = Literal["zstd", "gzip"]
-
-
-# A GPU architecture, as matrices define it and audits check for it.
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """A GPU architecture."""
-
-    name: str  # "sm_120"
-    capability: str  # compute capability: "12.0"
-    family: str  # "blackwell"
-    products: tuple[str, ...]  # "RTX 5090"
-    aliases: tuple[str, ...] = ()  # other names that users type: "10.1", as CUDA 12.8 calls what is 11.0
-    amd64: tuple[str, ...] = ()  # the products and aliases that only hosts with an x86-64 processor have: "B200"
-    arm64: tuple[str, ...] = ()  # those that only hosts with an arm64 processor have: "GH200"
-    source: str = ""
-
-    def platform_of(self, product: str) -> str:
-        """Return the platform of a product's hosts. A card for a PCIe slot fits others too, but x86-64 is usual."""
-        return "linux/arm64" if product in self.arm64 else "linux/amd64"
 
 
 # Validated string types of all files that imagegen reads, each defined once, and the base class of their tables.
@@ -123,6 +103,11 @@ def field_info(*keys: str, **options: Any) -> Any:
 
     alias = {"alias": keys[0]} if len(keys) == 1 else {"validation_alias": AliasChoices(*keys)} if keys else {}
     return Field(**alias, **options)
+
+
+def doc(description: str, **options: Any) -> Any:
+    """Return `field_info` with a description, for the JSON schema of a file and its reference page."""
+    return field_info(description=description, **options)
 
 
 def string(pattern: str, maximum: int | None = 100, *, meaning: str = "") -> Any:
@@ -368,6 +353,7 @@ Time = Annotated[  # RFC 3339
 Sha256 = Annotated[str, string(r"[0-9a-f]{64}", meaning="a sha256: 64 lower-case hex digits")]
 Digest = Annotated[str, string(r"sha256:[0-9a-f]{64}", meaning="a digest: sha256: and 64 lower-case hex digits")]
 Number = Annotated[int, _Limits()]
+Flag = Annotated[bool, _Limits()]
 Size = Annotated[int, _Limits(ge=0, lt=1 << 50)]  # bytes
 
 # Python packages: PEP 503 (names), PEP 440 (versions), PEP 508 (requirements), PEP 427 and 625 (file names).
@@ -519,3 +505,69 @@ def minor(version: str) -> str:
     """Return the version within which torch keeps its C++ ABI: "2.8" of "2.8.0+cu128"."""
     major, second = (*Version(version).release, 0)[:2]
     return f"{major}.{second}"
+
+
+# Named entries of matrix files.
+
+
+@dataclass(frozen=True)
+class MatrixEntry(Part):
+    """The base class of a matrix file's named entries. The first field is the name, which is the entry's key there."""
+
+    REQUIRED: ClassVar[tuple[str, ...]] = ()  # fields that a file must have, and a program need not
+
+    override: InitVar[Annotated[Flag, doc("Replaces the entry of this name from an earlier directory.")]] = field(
+        default=False, kw_only=True
+    )
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Callable[[Any], Any]) -> Any:
+        from pydantic_core import core_schema
+
+        def check(entry: MatrixEntry) -> MatrixEntry:
+            entry.check()
+            return entry
+
+        schema = handler(source)
+        reference, name = schema.pop("ref"), fields(cls)[0].name
+        written = [item for item in schema["schema"]["fields"] if item["name"] != name]
+        for item in written:
+            if item["name"] in cls.REQUIRED:
+                item["schema"] = item["schema"]["schema"]  # without the default
+        schema["schema"]["fields"] = written
+        return core_schema.no_info_after_validator_function(check, schema) | {"ref": reference}
+
+    def check(self) -> None:
+        """Raise ValueError if the fields contradict each other."""
+
+    def named(self, name: str) -> Self:
+        """Return the entry with its name, which validation leaves out."""
+        changes: dict[str, Any] = {fields(self)[0].name: name}
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True)
+class Gpu(MatrixEntry):
+    """A GPU architecture, by the name that compilers give it: sm_90."""
+
+    REQUIRED = ("source",)
+
+    name: str  # "sm_120"
+    capability: Annotated[Capability, doc("Compute capability.")]  # "12.0"
+    family: Name  # "blackwell"
+    products: Annotated[  # "RTX 5090"
+        tuple[Alias, ...], doc("Names by which users call the cards.", default=())
+    ]
+    # "10.1", as CUDA 12.8 calls 11.0
+    aliases: Annotated[tuple[Alias, ...], doc("Other names that users type.")] = ()
+    amd64: Annotated[  # "B200"
+        tuple[Alias, ...], doc("The products and aliases that only x86-64 hosts have.")
+    ] = ()
+    arm64: Annotated[  # "GH200"
+        tuple[Alias, ...], doc("The products and aliases that only arm64 hosts have.")
+    ] = ()
+    source: Text = ""
+
+    def platform_of(self, product: str) -> str:
+        """Return the platform of a product's hosts. A card for a PCIe slot fits others too, but x86-64 is usual."""
+        return "linux/arm64" if product in self.arm64 else "linux/amd64"

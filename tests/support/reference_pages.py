@@ -20,7 +20,7 @@ from imagegen.plan.matrix.schema import MatrixFile
 from imagegen.supply.trust.project import ProjectFile
 
 # Tables that the glossary names otherwise than the code.
-_TITLES = {"FileConflict": "FileConflictOverride", "FileConflictEntry": "FileConflictOverrideEntry"}
+_TITLES = {"FileConflict": "FileConflictOverride", "FileConflictRule": "FileConflictOverride"}
 # The lock's schema has no descriptions: what its tables mean.
 _LOCK_KEYS = {
     "version": "Version of the format.",

@@ -21,9 +21,9 @@ FIELD = library(
     package("numpy", {"1.26": (), "2.3": ()}),
 )
 SHIPS = PinOverride(
-    "shipper 1", "engine", ">=1,<2", "models", "==5.*", "overrides", "https://example.org", "2026-11-24"
+    "shipper", "shipper 1", "engine", ">=1,<2", "models", "==5.*", "overrides", "https://example.org", "2026-11-24"
 )
-NUMPY = PinOverride("old shipper", "trainer", "", "numpy", "", "--no-deps", "https://example.org", "2026-11-24")
+NUMPY = PinOverride("old", "old shipper", "trainer", "", "numpy", "", "--no-deps", "https://example.org", "2026-11-24")
 
 
 def why(*overrides: PinOverride, **requested: str) -> Explanation:

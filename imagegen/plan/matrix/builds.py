@@ -10,11 +10,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from packaging.version import Version
 
+from imagegen.core import types as t
 from imagegen.core.deferred import dataclass
+from imagegen.core.types import MatrixEntry
 from imagegen.plan.matrix.model import NO_CUDA, Rule
 
 if TYPE_CHECKING:
@@ -26,19 +28,24 @@ _CUDA_OF_BLACKWELL = Version("12.8")  # the first release of CUDA that makes cod
 
 
 @dataclass(frozen=True)
-class PublishedBuild:
+class PublishedBuild(MatrixEntry):
     """A build of some releases of a package, which its local version label tells apart from their others."""
 
     name: str  # "torch-cu128"
-    package: str  # normalised
-    labels: tuple[str, ...]  # "cu128"; none: PyPI's build, which has no label
-    releases: str  # PEP 440 specifier
-    cuda: str  # for which it is compiled: a release, "12.8", or its major version, "12"; "cpu" for none
-    location: str  # "PyTorch's index"
-    source: str
-    date: str  # as in Rule
-    open_ended: bool = False  # its publisher adds builds to a release later: a label that is not listed may exist
-    platforms: tuple[str, ...] = ()  # for which it is: "linux/amd64"; none where that is not known
+    package: t.Distribution
+    labels: Annotated[  # "cu128"
+        tuple[t.LocalLabel, ...], t.doc("Without one: PyPI's build, which has no label.", default=())
+    ]
+    releases: Annotated[t.Specifier, t.doc("Releases of `package` that have it; without it, all.", default="")]
+    cuda: Annotated[str, t.string(r"[1-9][0-9](?:\.[0-9])?|cpu", meaning="a CUDA release or major version, or cpu")]
+    location: Annotated[t.Text, t.doc("Where it is, in words.")]
+    source: t.Text
+    date: t.Date
+    open_ended: Annotated[t.Flag, t.doc("Builds are added later: an unlisted label may exist.")] = False
+    platforms: Annotated[
+        tuple[Literal["linux/amd64", "linux/arm64"], ...],
+        t.doc("The platforms that it is for; without them, that is not known."),
+    ] = ()
 
     def has(self, version: str) -> bool:
         """Return whether the release is one of `releases`."""

@@ -41,7 +41,6 @@ from imagegen.plan.matrix.model import (
     CopySource,
     EnvVar,
     ExposedPort,
-    FileConflictRule,
     GitSource,
     Index,
     Label,
@@ -49,7 +48,6 @@ from imagegen.plan.matrix.model import (
     Override,
     OwnSource,
     PatchSource,
-    PinOverride,
     Requirement,
     Rule,
     Sdist,
@@ -60,7 +58,7 @@ from imagegen.plan.matrix.model import (
 from imagegen.plan.matrix.recipe import Recipe
 from imagegen.plan.matrix.recipe_file import join_env, recipe
 from imagegen.plan.matrix.references import Entries, PlacedEntry, check_references
-from imagegen.plan.matrix.schema import AxisEntry, ComponentUse, GitEntry, ImageEntry, SdistEntry, StackFileEntry
+from imagegen.plan.matrix.schema import AxisEntry, ComponentUse, GitEntry, ImageEntry, StackFileEntry
 
 CELL_AXES = ("cuda", "python", "platform")  # of every cell
 _UNEXPLAINED = "The image names it, and gives no reason."
@@ -97,8 +95,8 @@ class _Completion:
         self._ambiguous: set[tuple[tuple[str, str], str]] = set()  # messages that are already reported, by image
         self.unresolved = unresolved  # entries that name a missing entry
         self.axes: dict[str, AxisEntry] = {axis.name: axis.entry for axis in self._sound("axes")}
-        self.systems = {system.name: system.entry.system(system.name) for system in self._sound("systems")}
-        self.gpus = {gpu.name: gpu.entry.gpu(gpu.name) for gpu in self._sound("gpus")}
+        self.systems = {system.name: system.entry for system in self._sound("systems")}
+        self.gpus = {gpu.name: gpu.entry for gpu in self._sound("gpus")}
         self.accelerators = {
             accelerator.entry.maker: tuple(accelerator.entry.names) for accelerator in self._sound("accelerators")
         }
@@ -118,10 +116,10 @@ class _Completion:
             for component in self.components.values()
             if component.pypi_build and component.package != LEADER
         )
-        self.builds = Builds(tuple(build.entry.build(build.name) for build in self._sound("builds")), led)
+        self.builds = Builds(tuple(build.entry for build in self._sound("builds")), led)
         written = [self._rule(placed) for placed in self._sound("rules")]
         self.rules = tuple(sorted([*written, *self.builds.rules()], key=lambda rule: rule.id))
-        self.file_conflicts = tuple(_file_conflict(conflict) for conflict in self._sound("file_conflicts"))
+        self.file_conflicts = tuple(conflict.entry for conflict in self._sound("file_conflicts"))
         self.record_exceptions = {
             exception.entry.sha256: exception.entry.because for exception in self._sound("record_exceptions")
         }
@@ -153,12 +151,9 @@ class _Completion:
             {rule.name: rule.where() for rule in self._sound("rules")},
             self.recipes,
             self.interpreters.by_name,
-            tuple(
-                PinOverride(**override.entry.model_dump(exclude={"override"}))
-                for override in self._sound("pin_overrides")
-            ),
+            tuple(override.entry for override in self._sound("pin_overrides")),
             self.accelerators,
-            {ngc_image.name: ngc_image.entry.image(ngc_image.name) for ngc_image in self._sound("ngc_images")},
+            {ngc_image.name: ngc_image.entry for ngc_image in self._sound("ngc_images")},
             self.builds,
             self.indexes,
         )
@@ -208,7 +203,7 @@ class _Completion:
                 variable = f"IMAGEGEN_INDEX_{mirror_name(alias)}"
                 fix = f"write its address as `url: https://...`; {variable} only gives it another one on a machine"
                 self.errors.append(placed.error(f'the index "{alias}" needs a url', fix=fix))
-            result[alias] = Index(alias, url, placed.entry.description)
+            result[alias] = placed.entry
         return result
 
     def _components(self) -> dict[str, Component]:
@@ -231,7 +226,7 @@ class _Completion:
                 package=package,
                 description=entry.description,
                 imports=tuple(entry.imports),
-                sdist=entry.sdist and _metadata(entry.sdist),
+                sdist=entry.sdist,
                 source=entry.source,
                 index=dict(entry.index),
                 local=dict(entry.local),
@@ -265,11 +260,10 @@ class _Completion:
         return result
 
     def _rule(self, placed: PlacedEntry) -> Rule:
-        entry = placed.entry
-        when, then, conflict, unless = map(self._by_package, (entry.when, entry.then, entry.conflict, entry.unless))
-        same = tuple(self._by_package(dict.fromkeys(entry.same, "")))
-        fields = entry.model_dump(exclude={"when", "then", "conflict", "same", "unless", "override"})
-        return Rule(placed.name, when, then, conflict, same=same, unless=unless, **fields)
+        rule: Rule = placed.entry
+        when, then, conflict, unless = map(self._by_package, (rule.when, rule.then, rule.conflict, rule.unless))
+        same = tuple(self._by_package(dict.fromkeys(rule.same, "")))
+        return replace(rule, when=when, then=then, conflict=conflict, unless=unless, same=same)
 
     def _by_package(self, side: Mapping[str, str]) -> dict[str, str]:
         return {self.components[name].package if name in self.components else name: text for name, text in side.items()}
@@ -522,22 +516,13 @@ def _stack_file(entry: StackFileEntry, chain: Sequence[PlacedEntry]) -> StackFil
     return StackFile(kind, path, tuple(sorted(set(entry.extras))), tuple(sorted(set(entry.groups))), where)
 
 
-def _metadata(entry: SdistEntry) -> Sdist:
-    return Sdist(entry.version, tuple(entry.requires), tuple(entry.build_requires))
-
-
 def _git_source(name: str, entry: GitEntry) -> GitSource:
     return GitSource(
         name,
         entry.url,
         entry.commit,
         entry.tree,
-        _metadata(entry),
+        Sdist(entry.version, tuple(entry.requires), tuple(entry.build_requires)),
         entry.subdirectory or "",
         tuple(sorted(set(entry.exclude))),
     )
-
-
-def _file_conflict(placed: PlacedEntry) -> FileConflictRule:
-    fields = placed.entry.model_dump(exclude={"override"})
-    return FileConflictRule(id=placed.name, **fields | {"over": tuple(sorted(set(fields["over"])))})

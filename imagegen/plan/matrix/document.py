@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_origin, get_type_hints
+from typing import Any
 
 import yaml
 from pydantic import BaseModel
@@ -210,25 +210,22 @@ def _describe(value: Any) -> str:
 
 def _known_keys(schema: type[BaseModel], path: tuple[str | int, ...]) -> list[str]:
     """Return the keys that the schema allows at `path`."""
-    model: Any = schema
-    keys = iter([part for part in path[:-1] if isinstance(part, str)])  # without positions in lists
-    for part in keys:
-        annotation = _fields(model)[part]
-        model = _inner(annotation)
-        if get_origin(annotation) in (dict, Mapping):
-            next(keys, None)  # the entry's own name
-    return list(_fields(model))
+    root = schema.model_json_schema()
+    node = root
+    for part in path[:-1]:
+        node = _resolve(root, node)
+        if isinstance(part, int):
+            node = node["items"]
+        elif "properties" in node:
+            node = node["properties"][part]
+        else:  # a mapping, whose keys may have a pattern
+            (node,) = (
+                node["patternProperties"].values() if "patternProperties" in node else (node["additionalProperties"],)
+            )
+    return list(_resolve(root, node)["properties"])
 
 
-def _fields(model: Any) -> dict[str, Any]:
-    """Return the annotations of a model, or of a dataclass, by field."""
-    if is_dataclass(model):
-        return get_type_hints(model)
-    return {name: field.annotation for name, field in model.model_fields.items()}
-
-
-def _inner(annotation: Any) -> Any:
-    """The model inside dict[str, Model], Model | None and the like."""
-    if hasattr(annotation, "model_fields") or is_dataclass(annotation):
-        return annotation
-    return next((model for part in getattr(annotation, "__args__", ()) if (model := _inner(part))), None)
+def _resolve(root: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
+    """Return the definition that a node of a JSON schema refers to; of an optional value, the one that is not null."""
+    node = next((choice for choice in node.get("anyOf", ()) if choice.get("type") != "null"), node)
+    return root["$defs"][node["$ref"].rpartition("/")[2]] if "$ref" in node else node

@@ -6,12 +6,14 @@ import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from imagegen.core import data
 from imagegen.core.errors import ErrorList, MatrixError, MatrixErrors
 from imagegen.core.text import did_you_mean
+from imagegen.core.types import MatrixEntry
 from imagegen.plan.matrix import document as documents
 from imagegen.plan.matrix.cells import Matrix
 from imagegen.plan.matrix.complete import complete
@@ -38,7 +40,7 @@ def load(directories: Sequence[Path]) -> Matrix:
             errors += found_errors
             for section in SECTIONS:
                 for name, entry in getattr(parsed, section).items():
-                    placed = PlacedEntry(name, entry, document, (section, name), layer)
+                    placed = PlacedEntry(name, _with_name(entry, name), document, (section, name), layer)
                     _add(entries[section], placed, errors)
             _remember_broken(entries, document, parsed, layer)
     _check_overrides(entries, errors)
@@ -134,7 +136,7 @@ def _add(entries: dict[str, PlacedEntry], new: PlacedEntry, errors: list[MatrixE
         )
     elif old and old.written == new.written:
         return
-    elif old and not (new.entry and new.entry.override):
+    elif old and not _is_override(new):
         errors.append(
             MatrixError(
                 f'"{new.name}" is already defined',
@@ -146,6 +148,14 @@ def _add(entries: dict[str, PlacedEntry], new: PlacedEntry, errors: list[MatrixE
         )
     else:
         entries[new.name] = PlacedEntry(new.name, new.entry, new.document, new.path, new.layer, replaces=old)
+
+
+def _with_name(entry: Any, name: str) -> Any:
+    return entry.named(name) if isinstance(entry, MatrixEntry) else entry
+
+
+def _is_override(placed: PlacedEntry) -> bool:
+    return placed.entry is not None and placed.written.get("override") is True
 
 
 def _remember_broken(entries: Entries, document: documents.YamlDocument, parsed: MatrixFile, layer: int) -> None:
@@ -161,7 +171,7 @@ def _remember_broken(entries: Entries, document: documents.YamlDocument, parsed:
 def _check_overrides(entries: Entries, errors: ErrorList[MatrixError]) -> None:
     for section, section_entries in entries.items():
         for placed in section_entries.values():
-            if placed.entry and placed.entry.override and not placed.replaces:
+            if _is_override(placed) and not placed.replaces:
                 where = placed.where("override")
                 other_names = () if errors.is_full else (name for name in section_entries if name != placed.name)
                 fix = did_you_mean(placed.name, other_names)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 from urllib.parse import unquote
 
 from packaging.version import Version
@@ -18,7 +18,7 @@ from packaging.version import Version
 from imagegen.core import types as t
 from imagegen.core.deferred import dataclass
 from imagegen.core.errors import Location
-from imagegen.core.types import Gpu, Part, parse_specifier
+from imagegen.core.types import Gpu, MatrixEntry, Part, parse_specifier
 
 if TYPE_CHECKING:
     from imagegen.plan.matrix.recipe import Recipe
@@ -68,34 +68,59 @@ Kind = Literal["pip-refuses", "breaks", "degrades"]  # the effect on a combinati
 
 
 @dataclass(frozen=True)
-class Rule:
-    """A rule: when all of `when` holds, so does all of `then`, or not all of `conflict` does, or all of `same` agree.
+class Rule(MatrixEntry):
+    """A compatibility fact: when all of `when` holds, so does all of `then`, or `conflict` does not, or `same` are."""
 
-    If a package of `unless` is installed, the rule does not count.
+    # Keys are package names, surroundings (NAMED and VERSIONED) or env.NAME for a variable. Values are PEP 440
+    # specifiers for packages and VERSIONED surroundings ("" is any version; gpu's is the compute capability, cuda's may
+    # also be "cpu"), for packages also "+" and a glob over the local version label (condition_parts), a glob for
+    # a variable's value (unset is the empty text), and plain text for NAMED surroundings. A package that is not
+    # installed breaks no rule.
 
-    Keys are package names, surroundings (NAMED and VERSIONED) or env.NAME for a variable. Values are PEP 440
-    specifiers for packages and VERSIONED surroundings ("" is any version; gpu's is the compute capability, cuda's may
-    also be "cpu"), for packages also "+" and a glob over the local version label (condition_parts), a glob for
-    a variable's value (unset is the empty text), and plain text for NAMED surroundings. A package that is not
-    installed breaks no rule.
-    """
+    REQUIRED = ("kind",)
 
     id: str
-    when: Mapping[str, str]
-    then: Mapping[str, str]
-    conflict: Mapping[str, str]
-    because: str
-    source: str
-    date: str  # ISO 8601, when the source was read or the measurement made
+    when: Annotated[Mapping[t.Subject, t.Condition], t.field_info(min_length=1)]
+    then: Annotated[Mapping[t.Subject, t.Condition], t.field_info(default={})]
+    conflict: Annotated[Mapping[t.Subject, t.Condition], t.field_info(default={})]
+    because: t.Text
+    source: t.Text
+    date: t.Date  # when the source was read or the measurement made
     severity: Literal["error", "warning"]
     evidence: Literal["measured", "documented", "remembered"]
-    fix: str
-    same: tuple[str, ...] = ()  # packages that share their public version, labels aside, with the one in `when`
-    kind: Kind = "breaks"
-    message: str = ""  # the error that users see; "" if it is unknown
-    direct: bool = False  # only warns if its packages come as requirements of others
-    unless: Mapping[str, str] = field(default_factory=dict)  # package -> releases that repair the fault
-    checked: str | None = None  # ISO 8601, when it was last confirmed; None: at `date`
+    fix: t.Text
+    same: Annotated[  # they share their public version, labels aside
+        tuple[t.Name, ...], t.doc("Have the version of the one component in `when`.")
+    ] = ()
+    kind: Annotated[
+        Kind,
+        t.doc(
+            "`pip-refuses`: a declared requirement, which an override ignores. `breaks`: it fails. "
+            "`degrades`: it works with less speed or exactness."
+        ),
+    ] = "breaks"
+    message: Annotated[t.Text, t.doc("The error that users see, if it is known.")] = ""
+    direct: Annotated[t.Flag, t.doc("Only warns if its packages come as requirements of others, not by name.")] = False
+    unless: Annotated[
+        Mapping[t.Name, t.Specifier],
+        t.doc(
+            "Components -> releases that repair it: if one is installed, the rule does not count.",
+            json_schema_extra={"default": {}},
+        ),
+    ] = field(default_factory=dict)
+    checked: Annotated[t.Date | None, t.doc("The day of the last confirmation, if later than `date`.")] = None
+
+    def check(self) -> None:
+        if [bool(self.then), bool(self.conflict), bool(self.same)].count(True) != 1:
+            raise ValueError("a rule has either `then` or `conflict` or `same`")
+        if both := sorted(set(self.when) & {*self.then, *self.conflict, *self.same, *self.unless}):
+            raise ValueError(f"{', '.join(both)}: stands on both sides of the rule; a rule ties different things")
+        if self.same and len(self.leaders) != 1:
+            raise ValueError("with `same`, `when` names the one component whose version the others share")
+        if self.checked and self.checked < self.date:
+            raise ValueError("`checked` is before `date`: a rule is confirmed after its source was read")
+        if self.kind == "degrades" and self.severity != "warning":
+            raise ValueError("a rule of kind `degrades` has the severity `warning`")
 
     @property
     def last_checked(self) -> str:
@@ -130,31 +155,40 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class PinOverride:
-    """A project that installs `requires` in versions that releases of `package` do not declare; specifiers, "": any."""
+class PinOverride(MatrixEntry):
+    """A project that ships a combination in spite of a declared requirement."""
 
-    project: str
-    package: str
-    releases: str
-    requires: str
-    installs: str
-    how: str
-    source: str
-    date: str
+    name: str
+    project: Annotated[t.Text, t.doc("The project and the release that was read.")]
+    package: Annotated[t.Distribution, t.doc("Declares the requirement.")]
+    releases: Annotated[t.Specifier, t.doc("Releases of `package`; without it, all.", default="")]
+    requires: t.Distribution
+    installs: Annotated[
+        t.Specifier, t.doc("Versions of `requires` that the project installs; without it, any.", default="")
+    ]
+    how: t.Text
+    source: t.Text
+    date: t.Date
 
 
 @dataclass(frozen=True)
-class FileConflictRule:
-    """A file-conflict override of the matrix: of equal paths in several distributions, the owner's are installed."""
+class FileConflictRule(MatrixEntry):
+    """A file-conflict override: at `paths`, the files of `owner` are installed, and the files of `over` left out."""
 
     id: str
-    owner: str  # normalised name of a distribution
-    over: tuple[str, ...]  # those that leave these files out, sorted
-    paths: str  # glob over absolute paths in the image; `*` goes over slashes
-    because: str
-    source: str
-    date: str  # as in Rule
-    versions: str = ""  # PEP 440 specifier of the owner's releases to which it applies; "" is all
+    owner: t.Distribution
+    over: Annotated[  # sorted
+        tuple[t.Distribution, ...], t.field_info(min_length=1), t.Check(lambda names: tuple(sorted(set(names))))
+    ]
+    paths: Annotated[t.PathGlob, t.doc("Glob over absolute paths in the image, as of fnmatch; * goes over slashes.")]
+    because: t.Text
+    source: t.Text
+    date: t.Date
+    versions: Annotated[t.Specifier, t.doc("Releases of `owner` to which this applies; without it, all.")] = ""
+
+    def check(self) -> None:
+        if self.owner in self.over:
+            raise ValueError(f"{self.owner} cannot win over itself")
 
 
 # The matrix as the rest of imagegen uses it: cells, complete and frozen. Nothing here reads a file.
@@ -167,27 +201,21 @@ def cuda_version(label: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class Index:
-    """A package index, known only by its alias so that locks stay free of hosts.
+class Index(MatrixEntry):
+    """A package index. Only `pypi` has no url: its address comes from the user's environment."""
 
-    `url` is None for the default index: its address comes from the user's environment, as for pip and uv.
-    """
-
-    alias: str
-    url: str | None
-    description: str
+    alias: str  # locks name an index only by it, and stay free of hosts
+    url: Annotated[t.Url | None, t.field_info(default=None)]
+    description: t.Text
 
 
 @dataclass(frozen=True)
-class Sdist:
-    """Static metadata of a release that has no wheel, so that resolving it runs none of its code.
+class Sdist(Part):
+    """Static metadata of a release that has no wheel, so that resolving it runs none of its code."""
 
-    `requires` are PEP 508 strings; `build_requires` are exact pins of its build backend's requirements.
-    """
-
-    version: str
-    requires: tuple[str, ...]
-    build_requires: tuple[str, ...]
+    version: t.PackageVersion
+    requires: Annotated[tuple[t.RequirementText, ...], t.field_info(default=())]
+    build_requires: tuple[t.ExactPin, ...]  # of its build backend
 
 
 @dataclass(frozen=True)
@@ -228,23 +256,29 @@ class StackFile:
 
 
 @dataclass(frozen=True)
-class System:
+class System(MatrixEntry):
     """A distribution's release, as far as wheels depend on it."""
 
+    REQUIRED = ("source",)
+
     name: str  # "ubuntu22.04"
-    glibc: str  # "2.35"; "0.0" for musl
-    python: str = ""  # minor version of its own packages: "3.10"
-    aliases: tuple[str, ...] = ()  # other names that users type: "jammy"
+    glibc: Annotated[t.Minor, t.doc("0.0 for a system with musl, on which no manylinux wheel runs.")]
+    python: Annotated[t.Minor, t.doc("Version of its own packages' Python.")] = "0.0"
+    aliases: Annotated[tuple[t.Alias, ...], t.doc("Other names that users type: codenames, systems like it.")] = ()
+    source: t.Text = ""
 
 
 @dataclass(frozen=True)
-class NgcImage:
-    """The contents of an image nvcr.io/nvidia/pytorch, as far as rules depend on it."""
+class NgcImage(MatrixEntry):
+    """The contents of nvcr.io/nvidia/pytorch, by its tag: 25.03."""
 
-    tag: str  # "25.03"
-    torch: str  # "2.7.0a0+7c8ec84dab": NVIDIA's own build of a commit
-    cuda: str  # "12.8"
-    system: str  # "ubuntu24.04"
+    REQUIRED = ("source",)
+
+    tag: str
+    torch: t.CanonicalVersion  # "2.7.0a0+7c8ec84dab": NVIDIA's own build of a commit
+    cuda: t.Minor  # "12.8"
+    system: t.Name  # "ubuntu24.04"
+    source: t.Text = ""
 
 
 @dataclass(frozen=True)

@@ -12,24 +12,17 @@ from pydantic import ConfigDict, Field, model_validator
 from imagegen.core import types as t
 from imagegen.core.strict import Strict
 from imagegen.plan.matrix.builds import PublishedBuild
-from imagegen.plan.matrix.model import ENV, SURROUNDINGS, InterpreterFile, Kind, NgcImage, System
+from imagegen.plan.matrix.model import (
+    FileConflictRule,
+    Index,
+    InterpreterFile,
+    NgcImage,
+    PinOverride,
+    Rule,
+    Sdist,
+    System,
+)
 from imagegen.plan.matrix.recipe_file import EnvEntry, ImageEnv, NamedEntry, RecipeEntry
-
-
-class GpuEntry(NamedEntry):
-    """A GPU architecture, by the name that compilers give it: sm_90."""
-
-    capability: t.Capability = Field(description="Compute capability.")
-    family: t.Name
-    products: list[t.Alias] = Field(default=[], description="Names by which users call the cards.")
-    aliases: list[t.Alias] = Field(default=[], description="Other names that users type.")
-    amd64: list[t.Alias] = Field(default=[], description="The products and aliases that only x86-64 hosts have.")
-    arm64: list[t.Alias] = Field(default=[], description="The products and aliases that only arm64 hosts have.")
-    source: t.Text
-
-    def gpu(self, name: str) -> t.Gpu:
-        products, aliases, amd64, arm64 = map(tuple, (self.products, self.aliases, self.amd64, self.arm64))
-        return t.Gpu(name, self.capability, self.family, products, aliases, amd64, arm64, self.source)
 
 
 class AcceleratorEntry(NamedEntry):
@@ -38,30 +31,6 @@ class AcceleratorEntry(NamedEntry):
     maker: t.Text
     names: list[t.Text] = Field(description="Globs over names in lower case without blanks, as in mi[0-9]*.")
     source: t.Text
-
-
-class SystemEntry(NamedEntry):
-    """A distribution's release, as far as wheels depend on it."""
-
-    glibc: t.Minor = Field(description="0.0 for a system with musl, on which no manylinux wheel runs.")
-    python: t.Minor = Field(default="0.0", description="Version of its own packages' Python.")
-    aliases: list[t.Alias] = Field(default=[], description="Other names that users type: codenames, systems like it.")
-    source: t.Text
-
-    def system(self, name: str) -> System:
-        return System(name, self.glibc, self.python, tuple(self.aliases))
-
-
-class NgcImageEntry(NamedEntry):
-    """The contents of nvcr.io/nvidia/pytorch, by its tag: 25.03."""
-
-    torch: t.CanonicalVersion
-    cuda: t.Minor
-    system: t.Name
-    source: t.Text
-
-    def image(self, tag: str) -> NgcImage:
-        return NgcImage(tag, self.torch, self.cuda, self.system)
 
 
 class InterpreterEntry(NamedEntry):
@@ -113,13 +82,6 @@ class BaseEntry(NamedEntry):
         return self
 
 
-class IndexEntry(NamedEntry):
-    """A package index. Only `pypi` has no url: its address comes from the user's environment."""
-
-    description: t.Text
-    url: t.Url | None = None
-
-
 class AxisEntry(NamedEntry):
     """One dimension of the matrix."""
 
@@ -136,17 +98,12 @@ class AxisEntry(NamedEntry):
         return self
 
 
-class SdistEntry(Strict):
-    """Static metadata of a release that has no wheel, so that resolving it runs none of its code."""
+class GitEntry(Strict):
+    """A commit of a repository, with the same static metadata; the tree's hash verifies the content that was read."""
 
     version: t.PackageVersion
     requires: list[t.RequirementText] = []
     build_requires: list[t.ExactPin]
-
-
-class GitEntry(SdistEntry):
-    """A commit of a repository, with the same static metadata; the tree's hash verifies the content that was read."""
-
     url: t.GitUrl
     commit: t.GitObject
     tree: t.GitObject
@@ -175,7 +132,7 @@ class ComponentEntry(NamedEntry):
         description="Component whose harvested releases state for which CUDA PyPI's build is: a cell of that CUDA "
         "takes this component from PyPI, any other from `index`.",
     )
-    sdist: SdistEntry | None = None
+    sdist: Sdist | None = None
     git: dict[t.GitName, GitEntry] = Field(default={}, description="Commits that images may ask for, by a name.")
     compiled: bool = Field(default=False, description="Its sources need a compiler: no wheel is made of them here.")
     source: t.Text | None = Field(default=None, description="Where the facts in this entry come from.")
@@ -432,99 +389,6 @@ class ImageEntry(NamedEntry, PartEntry):
         return self
 
 
-class RuleEntry(NamedEntry):
-    """A compatibility fact: when all of `when` holds, so does all of `then`, or `conflict` does not, or `same` are."""
-
-    when: Annotated[dict[t.Subject, t.Condition], Field(min_length=1)]
-    then: dict[t.Subject, t.Condition] = {}
-    conflict: dict[t.Subject, t.Condition] = {}
-    same: list[t.Name] = Field(default=[], description="Have the version of the one component in `when`.")
-    because: t.Text
-    source: t.Text
-    date: t.Date
-    checked: t.Date | None = Field(None, description="The day of the last confirmation, if later than `date`.")
-    severity: Literal["error", "warning"]
-    evidence: Literal["measured", "documented", "remembered"]
-    kind: Kind = Field(
-        description="`pip-refuses`: a declared requirement, which an override ignores. `breaks`: it fails. `degrades`: "
-        "it works with less speed or exactness."
-    )
-    message: t.Text = Field("", description="The error that users see, if it is known.")
-    direct: bool = Field(
-        default=False, description="Only warns if its packages come as requirements of others, not by name."
-    )
-    unless: dict[t.Name, t.Specifier] = Field(
-        default={}, description="Components -> releases that repair it: if one is installed, the rule does not count."
-    )
-    fix: t.Text
-
-    @model_validator(mode="after")
-    def _one_shape(self) -> Self:
-        if [bool(self.then), bool(self.conflict), bool(self.same)].count(True) != 1:
-            raise ValueError("a rule has either `then` or `conflict` or `same`")
-        if both := sorted(set(self.when) & {*self.then, *self.conflict, *self.same, *self.unless}):
-            raise ValueError(f"{', '.join(both)}: stands on both sides of the rule; a rule ties different things")
-        components = [name for name in self.when if name not in SURROUNDINGS and not name.startswith(ENV)]
-        if self.same and len(components) != 1:
-            raise ValueError("with `same`, `when` names the one component whose version the others share")
-        if self.checked and self.checked < self.date:
-            raise ValueError("`checked` is before `date`: a rule is confirmed after its source was read")
-        if self.kind == "degrades" and self.severity != "warning":
-            raise ValueError("a rule of kind `degrades` has the severity `warning`")
-        return self
-
-
-class PublishedBuildEntry(NamedEntry):
-    """A build of some releases of a package, which its local version label tells apart from their others."""
-
-    package: t.Distribution
-    labels: list[t.LocalLabel] = Field(default=[], description="Without one: PyPI's build, which has no label.")
-    releases: t.Specifier = Field("", description="Releases of `package` that have it; without it, all.")
-    cuda: Annotated[str, t.string(r"[1-9][0-9](?:\.[0-9])?|cpu", meaning="a CUDA release or major version, or cpu")]
-    location: t.Text = Field(description="Where it is, in words.")
-    open_ended: bool = Field(default=False, description="Builds are added later: an unlisted label may exist.")
-    platforms: list[Literal["linux/amd64", "linux/arm64"]] = Field(
-        default=[], description="The platforms that it is for; without them, that is not known."
-    )
-    source: t.Text
-    date: t.Date
-
-    def build(self, name: str) -> PublishedBuild:
-        fields = self.model_dump(exclude={"labels", "platforms", "override"})
-        return PublishedBuild(name, **fields, labels=tuple(self.labels), platforms=tuple(self.platforms))
-
-
-class PinOverrideEntry(NamedEntry):
-    """A project that ships a combination in spite of a declared requirement."""
-
-    project: t.Text = Field(description="The project and the release that was read.")
-    package: t.Distribution = Field(description="Declares the requirement.")
-    releases: t.Specifier = Field("", description="Releases of `package`; without it, all.")
-    requires: t.Distribution
-    installs: t.Specifier = Field("", description="Versions of `requires` that the project installs; without it, any.")
-    how: t.Text
-    source: t.Text
-    date: t.Date
-
-
-class FileConflictEntry(NamedEntry):
-    """A file-conflict override: at `paths`, the files of `owner` are installed, and the files of `over` left out."""
-
-    owner: t.Distribution
-    over: Annotated[list[t.Distribution], Field(min_length=1)]
-    paths: t.PathGlob = Field(description="Glob over absolute paths in the image, as of fnmatch; * goes over slashes.")
-    versions: t.Specifier = Field("", description="Releases of `owner` to which this applies; without it, all.")
-    because: t.Text
-    source: t.Text
-    date: t.Date
-
-    @model_validator(mode="after")
-    def _not_over_itself(self) -> Self:
-        if self.owner in self.over:
-            raise ValueError(f"{self.owner} cannot win over itself")
-        return self
-
-
 class RecordExceptionEntry(NamedEntry):
     """A wheel whose RECORD contradicts it, and that is accepted by its sha256; its files' hashes are computed."""
 
@@ -538,10 +402,10 @@ class RecordExceptionEntry(NamedEntry):
 class MatrixFile(Strict):
     """One YAML file of a matrix; each entry by name."""
 
-    indexes: dict[t.Name, IndexEntry] = {}
-    systems: dict[t.Name, SystemEntry] = {}
-    ngc_images: dict[t.Name, NgcImageEntry] = {}
-    gpus: dict[t.GpuName, GpuEntry] = {}
+    indexes: dict[t.Name, Index] = {}
+    systems: dict[t.Name, System] = {}
+    ngc_images: dict[t.Name, NgcImage] = {}
+    gpus: dict[t.GpuName, t.Gpu] = {}
     accelerators: dict[t.Name, AcceleratorEntry] = {}
     interpreters: dict[t.Name, InterpreterEntry] = {}
     bases: dict[t.Name, BaseEntry] = {}
@@ -549,10 +413,10 @@ class MatrixFile(Strict):
     components: dict[t.Distribution, ComponentEntry] = {}
     stacks: dict[t.Name, StackEntry] = {}
     images: dict[t.Name, ImageEntry] = {}
-    rules: dict[t.Name, RuleEntry] = {}
-    builds: dict[t.Name, PublishedBuildEntry] = {}
-    pin_overrides: dict[t.Name, PinOverrideEntry] = {}
-    file_conflicts: dict[t.Name, FileConflictEntry] = {}
+    rules: dict[t.Name, Rule] = {}
+    builds: dict[t.Name, PublishedBuild] = {}
+    pin_overrides: dict[t.Name, PinOverride] = {}
+    file_conflicts: dict[t.Name, FileConflictRule] = {}
     record_exceptions: dict[t.Name, RecordExceptionEntry] = {}
     recipes: dict[t.Distribution, RecipeEntry] = {}
 
