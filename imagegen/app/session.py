@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -64,6 +64,7 @@ class Session:
         self.env = env
         self.project = project
         self.progress = progress
+        self._api_rules: dict[str, list[Rule]] = {}  # by package
         self._warnings: dict[str, tuple[Conflict, ...]] = {}  # by cell
         self._read: dict[str, tuple[Lock, str]] = {}  # by cell, its lock and the digest of the file
 
@@ -159,10 +160,11 @@ class Session:
             return self._api_rules_of_components
         users = [name for name in api.names(self.matrix_directories) if name in packages]
 
-        def of(name: str) -> list[Rule]:
-            return self._compiled("api-rules", name, lambda: compatibility.api_rules(self.matrix_directories, name))
-
-        return [rule for name in users for rule in of(name) if rule.packages <= set(packages)]
+        for name in users:
+            if name not in self._api_rules:
+                compute = partial(compatibility.api_rules, self.matrix_directories, name)
+                self._api_rules[name] = self._compiled("api-rules", name, compute)
+        return [rule for name in users for rule in self._api_rules[name] if rule.packages <= set(packages)]
 
     @cached_property
     def _api_rules_of_components(self) -> list[Rule]:

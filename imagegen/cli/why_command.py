@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import gc
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -45,8 +45,7 @@ _NAMES: dict[Answer, StateName] = {
 _WORST_FIRST: tuple[Answer, ...] = ("incompatible", "unknown", "compatible")
 
 
-@dataclass(frozen=True)
-class _Way:
+class _Way(NamedTuple):
     """A combination that works, with its changes by name, the command that asks about it, and its builds."""
 
     changes: dict[str, str]
@@ -59,8 +58,7 @@ class _Way:
         return "\n".join([f"  {changes}: {self.command}", *(f"    {_compiling(build)}" for build in self.builds)])
 
 
-@dataclass(frozen=True)
-class _WhyAnswer:
+class _WhyAnswer(NamedTuple):
     question: Question
     explanation: Explanation
     state: CellState | None

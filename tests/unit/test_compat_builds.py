@@ -98,7 +98,7 @@ def test_rules_about_pypis_builds_follow_from_metadata() -> None:
     assert {name: (dict(rule.when), {**rule.then, **rule.conflict}) for name, rule in found.items()} == {
         "build:torch-2.8.0:arm64": ({"torch": ">=2.8.0,<=2.9.0 +", "platform": "linux/arm64"}, {"gpu": ">=1.0"}),
         "build:torch-2.8.0": ({"torch": ">=2.8.0,<=2.9.0 +", "platform": "linux/amd64"}, {"cuda": "==12.8"}),
-        "build:torch-2.11.0": ({"torch": ">=2.11.0,<=2.11.0 +"}, {"cuda": "==13.0"}),
+        "build:torch-2.11.0": ({"torch": "==2.11.0 +"}, {"cuda": "==13.0"}),
     }
     assert not build_rules(question(numpy="==2.0"), made, Builds((_build(),)))
 

@@ -473,3 +473,22 @@ def test_names_of_another_matrix_are_its_own(tmp_path: Path) -> None:
     loaded = matrix.load([SHIPPED, tmp_path])
     understood = parse_question(["mt==1.0", "mything"], [], loaded, Vocabulary.of(loaded)).requested
     assert understood == {"my-thing": "==1.0"}
+
+
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        (("torch==2.9.1", "vllm==0.11.0", "cu128", "H100"), {"vllm": "==0.12.0"}),
+        (("vllm[flashinfer]==0.11.0", "py312"), {"python": "==3.11", "torch": "==2.9.0"}),
+        (("base==debian12", "torch==2.9.1"), {"base": "==ubuntu22.04"}),
+        (("base==nvcr.io/nvidia/pytorch:25.03-py3", "vllm==0.8.5"), {"vllm": "==0.9.0"}),
+        (("hopper-vllm-cu130-py311", "torch==2.9.1"), {"cuda": "==12.8", "torch": "==2.9.1+cu128"}),
+    ],
+)
+def test_a_changed_question_is_the_one_of_its_command(words: tuple[str, ...], changes: dict[str, str]) -> None:
+    asked = parse_question(words, [], MATRIX, VOCABULARY)
+    again = [word for word in shlex.split(asked.command(changes))[2:] if word != "--set"]
+    changed = asked.changed(changes)
+    assert changed == parse_question(again, [], MATRIX, VOCABULARY)
+    assert changed.hosts == parse_question(again, [], MATRIX, VOCABULARY).hosts
+    assert changes.items() <= changed.requested.items()

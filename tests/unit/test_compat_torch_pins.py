@@ -85,8 +85,8 @@ def test_releases_with_one_minimum_share_a_rule_and_it_names_the_first_that_requ
     assert known
     rules = list(library_rules(known.all, {DNN, "nvidia-cublas", "numpy"}, "2026-11-24"))
     assert [(each.when["torch"], dict(each.then)) for each in rules] == [
-        (">=2.11.0,<=2.11.0", {"nvidia-cublas": ">=13.1.0.3"}),
-        (">=2.7.0,<=2.7.0", {DNN: ">=9.5"}),
+        ("==2.11.0", {"nvidia-cublas": ">=13.1.0.3"}),
+        ("==2.7.0", {DNN: ">=9.5"}),
         (">=2.8.0,<=2.11.0", {DNN: ">=9.10"}),
     ]
     assert rules[-1].id == f"torch-pin:2.8.0:{DNN}"

@@ -16,6 +16,7 @@ from packaging.version import Version
 from imagegen.plan.matrix import api
 from imagegen.plan.matrix.api import PackageNames, SharedName
 from imagegen.plan.matrix.model import Rule
+from imagegen.plan.rules.derived import derived_rule
 
 _NAMED = 2  # names that one rule names
 
@@ -97,18 +98,16 @@ def _rule(name: str, names: PackageNames, group: _Group, shared_names: Sequence[
     lacks = _refuses(lacked_by) if passed else _lacks(lacked_by)
     limitation = "" if certain else f"; what needs {first.path} fails, the rest works"
     newest = f"{names.package} {span.rpartition(' ')[2]}"
-    return Rule(
-        id=name,
+    return derived_rule(
+        name,
+        f"{names.package} {span} {verb} {shown}, which {provider} {lacks}{limitation}.",
         when={names.package: required_by},
-        then={},
         conflict={provider: lacked_by},
-        because=f"{names.package} {span} {verb} {shown}, which {provider} {lacks}{limitation}.",
         source=f"{first.path}, line {first.line}, of {newest}; {provider}'s wheels on PyPI",
         date=names.read,
         severity="error" if certain else "warning",
         evidence="measured",
         fix=f"Use {_others(provider, lacked_by, passed=passed)}, or another release of {names.package}.",
-        kind="breaks",
         message=_message(first),
     )
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
+from typing import NamedTuple
 
 from packaging.ranges import VersionRange
 from packaging.version import Version
@@ -99,8 +100,7 @@ def points(versions: Iterable[Version]) -> tuple[Atom, ...]:
     return tuple(Atom(str(version), version=version) for version in versions)
 
 
-@dataclass(frozen=True)
-class VersionLine:
+class VersionLine(NamedTuple):
     """The line of versions, in pieces that each lie inside or outside of each range that cuts it."""
 
     pieces: tuple[Atom, ...]

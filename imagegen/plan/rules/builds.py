@@ -17,6 +17,7 @@ from packaging.version import Version
 from imagegen.plan.matrix.builds import LEADER, Builds
 from imagegen.plan.matrix.metadata import ReleaseMetadata
 from imagegen.plan.matrix.model import NO_CUDA, Rule
+from imagegen.plan.rules.derived import derived_rule, release_span
 from imagegen.plan.rules.question import Question
 from imagegen.plan.rules.scans import PLATFORM, of_any_build
 from imagegen.plan.rules.statements import MetadataCache, Releases
@@ -123,18 +124,14 @@ def _of_pypi(leader: Releases) -> Iterator[Rule]:
 
 
 def _for_cuda(leader: Releases, releases: Sequence[str], cuda: str) -> Rule:
-    span = releases[0] if len(releases) == 1 else f"{releases[0]} to {releases[-1]}"
-    return Rule(
-        id=f"build:{LEADER}-{releases[0]}",
-        when={LEADER: f">={releases[0]},<={releases[-1]} +"},
+    span, specifier = release_span(releases)
+    return derived_rule(
+        f"build:{LEADER}-{releases[0]}",
+        f"PyPI's {LEADER} {span}, which has no label, is built for CUDA {cuda}.",
+        when={LEADER: f"{specifier} +"},
         then={"cuda": f"=={cuda}"},
-        conflict={},
-        because=f"PyPI's {LEADER} {span}, which has no label, is built for CUDA {cuda}.",
         source=f"PyPI metadata of {LEADER} {span}: the CUDA runtime that it requires",
         date=leader.package.read or "",
-        severity="error",
-        evidence="documented",
-        kind="breaks",
         fix=f"Name the build for another CUDA by its label, or {LEADER}'s index.",
     )
 
@@ -221,17 +218,14 @@ def _missing(question: Question, metadata: MetadataCache, builds: Builds) -> Ite
         doubtful = any(statement.open_ended for statement in statements) or not builds.is_missing(
             name, release, fact.local
         )
-        yield Rule(
-            id=f"build:{name}-{release}+{fact.local}",
+        yield derived_rule(
+            f"build:{name}-{release}+{fact.local}",
+            f"No build {name} {release}+{fact.local} is known; builds of {release} are {', '.join(available)}.",
             when={name: f"=={release}"},
             conflict={name: f"+{fact.local}"},
-            then={},
-            because=f"No build {name} {release}+{fact.local} is known; builds of {release} are {', '.join(available)}.",
             source="; ".join(dict.fromkeys(statement.source for statement in statements)) or _UPLOADS[0],
             date=max((statement.date for statement in statements), default=_UPLOADS[1]),
-            severity="error",
             evidence="remembered" if doubtful else "documented",
-            kind="breaks",
             message=f"No matching distribution found for {name}=={release}+{fact.local}",
             fix=f"Name one of these builds{', or the address of the wheel' if doubtful else ''}.",
         )
@@ -248,17 +242,14 @@ def _elsewhere(question: Question, builds: Builds) -> Iterator[Rule]:
         platforms = sorted({platform for build in matches for platform in build.platforms})
         other_labels = builds.labels(name, release, platform)
         fix = f"Use +{other_labels[0]}, or {platforms[0]}" if other_labels else f"Use {platforms[0]}"
-        yield Rule(
-            id=f"build:{name}-{release}+{fact.local}:platform",
+        yield derived_rule(
+            f"build:{name}-{release}+{fact.local}:platform",
+            f"{matches[0].location} has {name} {release}+{fact.local} for {' and '.join(platforms)} alone.",
             when={name: f"=={release} +{fact.local}"},
             then={"platform": platforms[0]} if len(platforms) == 1 else {},
             conflict={} if len(platforms) == 1 else {"platform": platform},
-            because=f"{matches[0].location} has {name} {release}+{fact.local} for {' and '.join(platforms)} alone.",
             source="; ".join(dict.fromkeys(build.source for build in matches)),
             date=max(build.date for build in matches),
-            severity="error",
-            evidence="documented",
-            kind="breaks",
             message=f"{name}-{release}+{fact.local} has no wheel with a matching platform tag",
             fix=f"{fix}, or compile it.",
         )

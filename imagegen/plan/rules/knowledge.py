@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from imagegen.core.deferred import dataclass
 from imagegen.plan.matrix.builds import Builds
 from imagegen.plan.matrix.model import Cell, PinOverride, Rule
 from imagegen.plan.rules.statements import MetadataCache
@@ -21,24 +19,18 @@ if TYPE_CHECKING:
 SubjectKind = Literal["question", "suggestion", "cell", "lock", "package"]
 
 
-def _no_metadata() -> MetadataCache:
-    return MetadataCache(lambda _: None)
-
-
-@dataclass(frozen=True)
-class Knowledge:
+class Knowledge(NamedTuple):
     """All data about packages. `shared_names` and `model_types` read theirs when they are called."""
 
     rules: Sequence[Rule] = ()  # of the matrix
-    metadata: MetadataCache = field(default_factory=_no_metadata)
+    metadata: MetadataCache = MetadataCache(lambda _: None)
     builds: Builds | None = None
     overrides: Sequence[PinOverride] = ()
     shared_names: Callable[[Collection[str] | None], Iterable[Rule]] = lambda _: ()  # of packages; None: of components
     model_types: Callable[[], Models] | None = None
 
 
-@dataclass(frozen=True)
-class RuleSubject:
+class RuleSubject(NamedTuple):
     """The input that rules are about. A lock and a question about a cell have the cell, too."""
 
     kind: SubjectKind

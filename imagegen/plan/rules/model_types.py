@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from imagegen.core.text import nearest
 from imagegen.plan.matrix.model import Rule
 from imagegen.plan.matrix.model_types import PACKAGES, Models
+from imagegen.plan.rules.derived import derived_rule
 
 if TYPE_CHECKING:
     from imagegen.plan.rules.knowledge import RuleSubject
@@ -37,12 +38,10 @@ def model_type_rules(models: Models, name: str) -> Iterator[Rule]:
     for package in PACKAGES:
         version = models.first.get(name, {}).get(package)
         if version and version != models.since[package]:
-            yield Rule(
-                id=f"model-{name}-{package}",
-                when={},
-                then={},
+            yield derived_rule(
+                f"model-{name}-{package}",
+                f"{package} knows the model type {name} from {version} on; before, {_WITHOUT[package]}",
                 conflict={package: f"<{version}"},
-                because=f"{package} knows the model type {name} from {version} on; before, {_WITHOUT[package]}",
                 source=models.source[package],
                 date=models.read,
                 severity="error" if package == "transformers" else "warning",

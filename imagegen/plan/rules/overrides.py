@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from imagegen.plan.matrix.model import Cell, Override, PinOverride, Rule, is_surrounding
+from imagegen.plan.rules.derived import derived_rule
 from imagegen.plan.rules.facts import Facts, versions_in
 from imagegen.plan.rules.verdict import Conflict
 
@@ -30,16 +31,13 @@ def rules(subject: RuleSubject) -> Iterator[Rule]:
 
 
 def _override_rule(cell: Cell, override: Override, then: dict[str, str], conflict: dict[str, str]) -> Rule:
-    return Rule(
-        id=f"override:{override.package}",
-        when={},
+    return derived_rule(
+        f"override:{override.package}",
+        f"{cell.image} has {override}: {override.because}",
         then=then,
         conflict=conflict,
-        because=f"{cell.image} has {override}: {override.because}",
         source=override.source or f"the overrides of {cell.image} in the matrix",
         date="",
-        severity="error",
-        evidence="documented",
         kind="pip-refuses",
         fix=f"Leave {override.package} to the override, or change it in the matrix.",
     )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache, cached_property, reduce
 from itertools import chain
 from operator import or_
+from types import MappingProxyType
+from typing import NamedTuple
 
 from packaging.ranges import VersionRange
 from packaging.version import Version
@@ -27,17 +29,16 @@ _EXACT = re.compile(r"==[0-9.]+\Z")
 _ANOTHER = "another"
 
 
-@dataclass(frozen=True)
-class FreeNames:
+class FreeNames(NamedTuple):
     """The scope of a problem besides its facts: names whose facts may be changed, and to what.
 
     `candidates` maps a surrounding to versions or names that it may be changed to.
     """
 
     free: frozenset[str] = frozenset()
-    facts: Mapping[str, tuple[Fact, ...]] = field(default_factory=dict)  # package -> further facts that may restrict it
-    candidates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    extras: Mapping[str, frozenset[str]] = field(default_factory=dict)  # package -> its extras that are requested
+    facts: Mapping[str, tuple[Fact, ...]] = MappingProxyType({})  # package -> further facts that may restrict it
+    candidates: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    extras: Mapping[str, frozenset[str]] = MappingProxyType({})  # package -> its extras that are requested
 
 
 class Problem:

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from imagegen.core.errors import UsageError
 from imagegen.core.types import Gpu, parse_specifier
@@ -37,8 +38,7 @@ _LONGEST = 8  # words of one name: NVIDIA RTX PRO 6000 Blackwell Max-Q Workstati
 _PLATFORM = "linux/amd64"  # the default platform of a query
 
 
-@dataclass(frozen=True)
-class QuestionSource:
+class QuestionSource(NamedTuple):
     """The names that a question was read with."""
 
     matrix: Matrix

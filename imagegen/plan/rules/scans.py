@@ -15,6 +15,7 @@ from packaging.version import Version
 from imagegen.core.deferred import dataclass
 from imagegen.core.text import counted
 from imagegen.plan.matrix.model import Rule
+from imagegen.plan.rules.derived import derived_rule, release_span
 from imagegen.plan.rules.facts import Fact, cuda_of_stack, machine_of, versions_in
 
 if TYPE_CHECKING:
@@ -90,12 +91,12 @@ class ScanCache:
         return self._rules[key]
 
     def rules_of_required(self, package: str, releases: Sequence[str], cuda: Fact | None) -> Iterator[Rule]:
-        """Yield the rules about a package that others require and the question does not name, if they need it.
+        """Yield the rules about a package that others require and the question does not name.
 
         An installer takes PyPI's wheel. If that is for another major version of CUDA than the stack's, another
         build of the release may fit.
         """
-        demands = self.of(package) if package in _ESSENTIAL else None
+        demands = self.of(package)
         if demands is None:
             return
         scanned = [release for release in releases if release in demands.releases]
@@ -126,11 +127,14 @@ def rules(subject: RuleSubject) -> Iterable[Rule]:
     fact = facts.packages.get(name)
     if machine_of(facts) != "x86_64" or (fact and fact.built):
         return ()
-    scans, releases = metadata.scans.of(name), metadata.of(name)
+    if not fact and name not in ONLY_ON_PYPI | _ESSENTIAL:
+        return ()
+    releases = metadata.of(name)
     if not fact and name not in ONLY_ON_PYPI:
         versions = [release.version for release in releases.all] if releases else []
         required = metadata.scans.rules_of_required(name, versions, cuda_of_stack(facts))
         return (rule for rule in required if not rule.id.endswith(":cuda"))  # the stack's CUDA has its build
+    scans = metadata.scans.of(name)
     if scans is None:
         return ()
     known = releases.versions if releases else map(Version, scans.releases)
@@ -155,18 +159,17 @@ def _rules(package_demands: PackageDemands, releases: Iterable[str]) -> Iterator
 
 def _rule(package: str, demand: Demand, run: Sequence[WheelDemands]) -> Rule:
     first, last = run[0], run[-1]
-    span = first.version if first is last else f"{first.version} to {last.version}"
-    exact = f"=={first.version}" if first is last else f">={first.version},<={last.version}"
+    span, exact = release_span([wheel.version for wheel in run])
     warns = package in _OPTIONAL and demand.about in (_OPTIONAL[package] or {demand.about})
     # Builds for another CUDA need that library of another CUDA; the rule names the distribution of PyPI's build.
     of_all_builds = package in ONLY_ON_PYPI or demand.about == "library"
     more_wheels = "" if first is last else f", and {counted(len(run) - 1, 'more wheel')} up to {last.version}"
-    return Rule(
-        id=f"{PREFIX}{package}-{first.version}:{demand.about}",
+    return derived_rule(
+        f"{PREFIX}{package}-{first.version}:{demand.about}",
+        f"{package} {span} {demand.because}.",
         when={package: exact if of_all_builds else f"{exact}{_UNLABELLED}", **dict(demand.when)},
         then=dict(demand.then),
         conflict=dict(demand.conflict) or ({} if demand.then else {package: exact}),
-        because=f"{package} {span} {demand.because}.",
         source=f"read from {first.filename} on PyPI, sha256 {first.sha256}{more_wheels}",
         date=max(wheel.read for wheel in run),
         severity="warning" if warns else "error",

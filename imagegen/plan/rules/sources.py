@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import NamedTuple
 
 from imagegen.plan.matrix.model import Rule
@@ -57,14 +58,18 @@ def rules_about(subject: RuleSubject) -> list[Rule]:
     question = subject.question
     required = required_by_others(question, subject.knowledge.metadata) if question else ()
     rules: list[Rule] = []
-    for source in RULE_SOURCES:
-        if subject.kind in source.kinds:
-            listed = source.rules(subject)
-            rules += rules_in_context(listed, subject.facts, accepts, required) if source.in_context else listed
+    for source in _sources_of(subject.kind):
+        listed = tuple(source.rules(subject))
+        rules += rules_in_context(listed, subject.facts, accepts, required) if source.in_context and listed else listed
     return rules
 
 
 def rules_of_cells(knowledge: Knowledge) -> tuple[Rule, ...]:
     """Return the rules about any cell, without the context of one."""
     subject = RuleSubject("cell", Facts({}, {}, {}, closed=False), knowledge)
-    return tuple(rule for source in RULE_SOURCES if subject.kind in source.kinds for rule in source.rules(subject))
+    return tuple(rule for source in _sources_of(subject.kind) for rule in source.rules(subject))
+
+
+@cache  # a problem asks about each of its packages
+def _sources_of(kind: SubjectKind) -> tuple[RuleSource, ...]:
+    return tuple(source for source in RULE_SOURCES if kind in source.kinds)

@@ -17,6 +17,7 @@ from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata, hold
 from imagegen.plan.matrix.model import Rule
 from imagegen.plan.rules import atoms
 from imagegen.plan.rules.atoms import Atom, points
+from imagegen.plan.rules.derived import derived_rule, release_span
 from imagegen.plan.rules.facts import Fact, versions_in
 from imagegen.plan.rules.scans import ScanCache
 from imagegen.plan.rules.solve import ClauseOrigin
@@ -176,19 +177,16 @@ class Releases:
         name, index = self.package.name, _INDEXES.get(self.package.index, self.package.index)
         about = statement.releases & among or statement.releases
         versions = [release.version for position, release in enumerate(self.all) if about >> position & 1]
-        span = versions[0] if len(versions) == 1 else f"{versions[0]} to {versions[-1]}"
+        span, specifier = release_span(versions)
         verb, _, predicate = statement.needs.partition(" ")
         verb = verb if len(versions) == 1 else {"requires": "require", "has": "have"}[verb]
-        return Rule(
-            id=f"{self.package.index}:{name}-{versions[0]}:{statement.name}",
-            when={name: f">={versions[0]},<={versions[-1]}" if len(versions) > 1 else f"=={versions[0]}"},
+        return derived_rule(
+            f"{self.package.index}:{name}-{versions[0]}:{statement.name}",
+            f"{name}{f'[{statement.extra}]' if statement.extra else ''} {span} {verb} {predicate}.",
+            when={name: specifier},
             then={statement.name: ",".join(statement.choices)},
-            conflict={},
-            because=f"{name}{f'[{statement.extra}]' if statement.extra else ''} {span} {verb} {predicate}.",
             source=f"{index} metadata of {name} {span}",
             date=self.package.read or "",
-            severity="error",
-            evidence="documented",
             kind="pip-refuses",
             fix=f"Take {statement.required}, or another release of {name}{self._or_build(statement)}.",
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from itertools import combinations
+from typing import NamedTuple
 
 from packaging.version import Version
 
@@ -62,7 +63,7 @@ class PlatformChoices:
         )
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Suggestion:
     """A combination that works; `distance` counts the releases between the requested and the suggested versions."""
 
@@ -75,8 +76,7 @@ class Suggestion:
         return ", ".join(f"{name}{specifier}" for name, specifier in sorted(self.changes.items()))
 
 
-@dataclass(frozen=True)
-class _Choice:
+class _Choice(NamedTuple):
     distance: int
     specifier: str
     masks: Mapping[str, int]  # name of atoms -> the mask that it is narrowed to

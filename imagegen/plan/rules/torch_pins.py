@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from packaging.version import Version
 
-from imagegen.core.deferred import dataclass
 from imagegen.core.types import parse_requirement
 from imagegen.plan.matrix.metadata import ReleaseMetadata
 from imagegen.plan.matrix.model import Rule
+from imagegen.plan.rules.derived import derived_rule, release_span
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -43,8 +43,7 @@ _COMPARED = "cuDNN"
 _LOWER = {"==", ">="}
 
 
-@dataclass(frozen=True)
-class _Minimum:
+class _Minimum(NamedTuple):
     version: str
     required_by: str  # the release of torch that requires it
 
@@ -64,7 +63,7 @@ def library_rules(releases: Sequence[ReleaseMetadata], names: Collection[str], r
         for minimum, run in groupby(minimums, lambda pair: pair[1]):
             if minimum:
                 versions = [release.version for release, _ in run]
-                yield _rule(name, minimum, versions[0], versions[-1], read)
+                yield _rule(name, minimum, versions, read)
 
 
 def _minimums(releases: Sequence[ReleaseMetadata], name: str) -> Iterator[_Minimum | None]:
@@ -82,25 +81,22 @@ def _lower_bounds(requirement: Requirement) -> list[Version]:
     return [Version(bound.version) for bound in requirement.specifier if bound.operator in _LOWER]
 
 
-def _rule(name: str, minimum: _Minimum, first: str, last: str, read: str) -> Rule:
+def _rule(name: str, minimum: _Minimum, versions: Sequence[str], read: str) -> Rule:
     library, cuda = LIBRARIES[name]
-    span = first if first == last else f"{first} to {last}"
+    span, specifier = release_span(versions)
     is_compared = library == _COMPARED
     major, minor = Version(minimum.version).release[:2]
     needed = f"{major}.{minor}" if is_compared else minimum.version
     source = f"PyPI metadata of torch {minimum.required_by}"
     result = "which refuse an older minor version when they first use it" if is_compared else "which they require"
     because = f"Builds of torch {span} for CUDA {cuda} are compiled against {library} {needed} or newer, {result}."
-    return Rule(
-        id=f"torch-pin:{first}:{name}",
-        when={TORCH: f">={first},<={last}", **({"cuda": f">={major}.{minor}"} if name == _OF_CUDA_RELEASE else {})},
+    return derived_rule(
+        f"torch-pin:{versions[0]}:{name}",
+        because,
+        when={TORCH: specifier, **({"cuda": f">={major}.{minor}"} if name == _OF_CUDA_RELEASE else {})},
         then={name: f">={needed}"},
-        conflict={},
-        because=because,
         source=f"{source}; torch/backends/cudnn/__init__.py" if is_compared else source,
         date=read,
-        severity="error",
-        evidence="documented",
         kind="breaks" if is_compared else "pip-refuses",
         message="RuntimeError: cuDNN version incompatibility" if is_compared else "",
         fix=f"Take {name} {minimum.version} or newer, or leave the choice to torch.",

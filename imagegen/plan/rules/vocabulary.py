@@ -14,6 +14,7 @@ from imagegen.core.text import nearest
 from imagegen.core.types import Gpu
 from imagegen.plan.matrix.cells import Matrix
 from imagegen.plan.matrix.model import NO_CUDA, SURROUNDINGS, NgcImage, Rule, System, cuda_version
+from imagegen.plan.rules.derived import derived_rule
 
 T = TypeVar("T")
 
@@ -79,17 +80,12 @@ class CardHost:
     def rule(self, cells: Mapping[str, str]) -> Rule:
         """Return the rule that an image for the card is for the platform of its host; `cells` are the image's."""
         cell = cells.get(self.platform)
-        return Rule(
-            id=f"host:{plain(self.card)}",
-            when={},
+        return derived_rule(
+            f"host:{plain(self.card)}",
+            f"{str(self)[0].upper()}{str(self)[1:]}, and images for it are for {self.platform}.",
             then={"platform": self.platform},
-            conflict={},
-            because=f"{str(self)[0].upper()}{str(self)[1:]}, and images for it are for {self.platform}.",
             source=self.source,
             date=max(_DATE.findall(self.source), default=""),
-            severity="error",
-            evidence="documented",
-            kind="breaks",
             message="exec format error",
             fix=f"Use {cell}, the cell for {self.platform}." if cell else f"Use an image for {self.platform}.",
         )
