@@ -12,14 +12,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import click
-from packaging.version import Version
 from rich.text import Text
 
 from imagegen.audit import finding_texts
 from imagegen.audit.check import audit
 from imagegen.audit.model import Finding, Severity, Subject
-from imagegen.audit.report import AuditReport, LockLocation, PackageVerdict, Runs, by_package, document
-from imagegen.audit.torch_rule import Fit
+from imagegen.audit.report import AuditReport, LockLocation, by_package, document
+from imagegen.audit.report_text import result_line, verdict_line
 from imagegen.cli.app import App, check_writable, json_option, pass_app
 from imagegen.core.errors import OptionConflictError, UsageError
 from imagegen.core.text import shown
@@ -86,7 +85,9 @@ def _found(app: App, required: AuditArguments) -> Iterator[Audited]:
 
         yield site_subject(required.site, required.gpus, app.progress, variables=app.env), None
     elif required.loose:
-        yield _wheels(required.words, required.gpus, required.torch), None
+        from imagegen.audit.readers.loose_wheels import named_wheels_subject
+
+        yield named_wheels_subject(required.words, required.gpus, required.torch), None
     else:
         yield from _cells(app, required)
 
@@ -138,26 +139,6 @@ def lock_source(lock: Path) -> LockLocation | None:
     return LockLocation(Path(path).as_posix(), lines)
 
 
-def _wheels(words: tuple[str, ...], gpus: tuple[Gpu, ...], torch: str | None) -> Subject:
-    for word in words:
-        if not os.path.lexists(word):
-            raise UsageError(
-                f"there is no file {word}", code="usage-no-file", fix="name wheels that are there, or one cell"
-            )
-        if not word.endswith(".whl"):
-            raise UsageError(f"{word} is no wheel", code="usage-not-a-wheel", fix="a wheel's name ends in .whl")
-    if torch is not None:
-        try:
-            Version(torch)
-        except ValueError:
-            raise UsageError(
-                f'--torch "{torch}" is no version', code="usage-invalid-value", fix="--torch 2.8.0"
-            ) from None
-    from imagegen.audit.readers.loose_wheels import wheels_subject
-
-    return wheels_subject([Path(word) for word in words], gpus, torch)
-
-
 # The report of an audit as text: findings by package, worst first, with their fixes; at the end the result.
 
 _WIDEST = 100  # columns: longer lines are not read
@@ -184,8 +165,8 @@ def table(report: AuditReport, width: int, *, everything: bool, each_package: bo
             yield from wrapped(f"{name}: {finding_texts.explain(name).fix}", width, indent=2)
     if each_package:
         for verdict in report.verdicts:
-            yield from wrapped(_verdict(verdict), width)
-    yield from wrapped(_summary(report), width)
+            yield from wrapped(verdict_line(verdict), width)
+    yield from wrapped(result_line(report), width)
 
 
 def _finding(finding: Finding, width: int, *, everything: bool) -> Iterator[Text]:
@@ -206,44 +187,6 @@ def _finding(finding: Finding, width: int, *, everything: bool) -> Iterator[Text
 
 def _shortened(line: str) -> str:
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."
-
-
-def _verdict(verdict: PackageVerdict) -> str:
-    """Return a line such as: vllm 0.24.0: built for torch 2.11; runs on sm_90; partly by PTX on sm_120; not on
-    sm_75.
-    """
-    parts = [_torch(verdict.torch)] if verdict.torch else []
-    words: dict[Runs, str] = {"sass": "runs on", "ptx": "partly by PTX on", "no": "not on"}
-    for kind, word in words.items():
-        if found := [gpu for gpu, runs in verdict.gpus.items() if runs == kind]:
-            parts.append(f"{word} {', '.join(found)}")
-    return f"{verdict.package}: {'; '.join(parts)}"
-
-
-def _torch(fit: Fit) -> str:
-    """Return the torch of its symbols, and the one that its metadata names where that differs."""
-    if not fit.minors:
-        return "wants symbols that no known torch has" + (f", and says torch {fit.declared}" if fit.declared else "")
-    releases = " or ".join(fit.minors) if len(fit.minors) < _FEW else f"{fit.minors[0]} to {fit.minors[-1]}"
-    if fit.stable:
-        return f"runs with torch {releases} (stable ABI)"
-    if fit.declared in fit.minors:
-        return f"built for torch {fit.declared}"
-    return f"built for torch {releases}" + (f", and says {fit.declared}" if fit.declared else "")
-
-
-def _summary(report: AuditReport) -> str:
-    named = {"error": "error", "warning": "warning", "info": "note"}
-    counts = ", ".join(_count(number, named[severity]) for severity, number in report.counts.items())
-    parts = [f"{counts} in {_count(report.packages, 'package')}, {_count(report.elf_files, 'ELF file')}"]
-    for word, runs in (("its GPU code runs on", True), ("not on", False)):
-        if gpus := [gpu for gpu, verdict in report.gpus.items() if verdict is runs]:
-            parts.append(f"{word} {', '.join(gpus)}")
-    return f"{report.subject}: {'; '.join(parts)}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def wrapped(text: str, width: int, *, indent: int = 0, hang: int = 2, style: str = "") -> list[Text]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 from packaging.utils import parse_wheel_filename
+from packaging.version import Version
 
 from imagegen.audit.check import audit
 from imagegen.audit.collect import Collector
@@ -20,13 +22,32 @@ from imagegen.core.errors import UsageError, WheelError
 from imagegen.core.types import Gpu
 
 _READERS = 2  # wheels that are read at once
-_ANY = "3.0"  # in the few names that depend on it, for a wheel that takes any
+_ANY = "3.0"  # for a wheel that takes any Python, in the few paths that depend on it
+
+
+def named_wheels_subject(words: Sequence[str], gpus: tuple[Gpu, ...], torch: str | None) -> Subject:
+    """Return the wheels that a user names. Raises UsageError for names and versions that are invalid."""
+    for word in words:
+        if not os.path.lexists(word):
+            raise UsageError(
+                f"there is no file {word}", code="usage-no-file", fix="name wheels that are there, or one cell"
+            )
+        if not word.endswith(".whl"):
+            raise UsageError(f"{word} is no wheel", code="usage-not-a-wheel", fix="a wheel's name ends in .whl")
+    if torch is not None:
+        try:
+            Version(torch)
+        except ValueError:
+            raise UsageError(
+                f'--torch "{torch}" is no version', code="usage-invalid-value", fix="--torch 2.8.0"
+            ) from None
+    return wheels_subject([Path(word) for word in words], gpus, torch)
 
 
 def wheels_subject(paths: Sequence[Path], gpus: tuple[Gpu, ...], torch: str | None) -> Subject:
-    """The wheels at `paths`, to run with a release of torch.
+    """Return the wheels at `paths`, to run with a release of torch.
 
-    Raises WheelError for what no wheel should hold, UsageError for two wheels of one package.
+    Raises WheelError for an invalid wheel, UsageError for two wheels of one package.
     """
     with temporary.temporary_directory() as scratch, ThreadPoolExecutor(_READERS) as pool:
         packages = list(pool.map(partial(_package, scratch=scratch), paths))
@@ -59,8 +80,8 @@ def _package(path: Path, scratch: Path) -> Package:
     try:
         with Wheel(path, path.name) as wheel:
             files = {relative(file.path, site_packages(python)): file for file in installation(wheel, python)}
-            looked = {name: scan_file(file, scratch) for name, file in files.items()}
-            return Package(wheel.distribution, wheel.version, looked, wheel.requires, wheel.tags)
+            scans = {name: scan_file(file, scratch) for name, file in files.items()}
+            return Package(wheel.distribution, wheel.version, scans, wheel.requires, wheel.tags)
     except WheelError as error:
         error.fix = (
             "download it again, under the name that its index gives it; if it stays so, report it to its project"
@@ -73,9 +94,7 @@ def _package(path: Path, scratch: Path) -> Package:
 
 
 def _python(path: Path) -> str:
-    """Return the one Python that a wheel's file name is for, else the default; an invalid name is reported when the
-    wheel is read.
-    """
+    """Return the one Python that a wheel's file name is for, else the default, also for an invalid name."""
     try:
         tags = parse_wheel_filename(path.name)[3]
     except ValueError:
@@ -84,7 +103,7 @@ def _python(path: Path) -> str:
 
 
 def scan_file(file: InstalledFile, scratch: Path, *, whole: bool = False) -> File:
-    """Scan a file. As little of it is read as will do, and once more where the collector has left out too much.
+    """Scan a file. Read as little of it as possible, and once more if the collector has left out too much.
 
     `scratch` and `whole` are as for Collector.
     """
