@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import gc
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from imagegen.app.why import WhyAnswer, WorkingCombination, answer_by_environment
 from imagegen.cli.app import App, pass_app
-from imagegen.core.context import Context
 from imagegen.core.errors import UsageError
 from imagegen.core.text import shown
-from imagegen.plan.matrix.cells import Matrix
-from imagegen.plan.rules import (
-    CellAnswer,
-    Explanation,
-    PlatformChoices,
-    Question,
-    Vocabulary,
-    complete,
-    complete_names,
-    explain,
-    missing_metadata,
-    parse_question,
-    suggest,
-)
+from imagegen.plan.rules import Explanation, Question
 from imagegen.plan.rules.model_types import model_type_summary, split_model_types
-from imagegen.plan.rules.verdict import Answer, kind_in_words
+from imagegen.plan.rules.verdict import WORST_FIRST, Answer, kind_in_words
 
 if TYPE_CHECKING:
     from imagegen.app.states import CellState, StateName
@@ -41,34 +25,6 @@ _NAMES: dict[Answer, StateName] = {
     "incompatible": "conflict",
     "unknown": "unknown",
 }
-
-_WORST_FIRST: tuple[Answer, ...] = ("incompatible", "unknown", "compatible")
-
-
-class _Way(NamedTuple):
-    """A combination that works, with its changes by name, the command that asks about it, and its builds."""
-
-    changes: dict[str, str]
-    command: str
-    builds: tuple[NeededBuild, ...]
-
-    @property
-    def text(self) -> str:
-        changes = ", ".join(f"{name}{specifier}" for name, specifier in sorted(self.changes.items()))
-        return "\n".join([f"  {changes}: {self.command}", *(f"    {_compiling(build)}" for build in self.builds)])
-
-
-class _WhyAnswer(NamedTuple):
-    question: Question
-    explanation: Explanation
-    state: CellState | None
-    ways: Sequence[_Way]
-
-    @property
-    def exit_code(self) -> int:
-        if self.explanation.answer == "incompatible" or (self.state and self.state.name == "conflict"):
-            return 1
-        return 2 if self.explanation.answer == "unknown" else 0
 
 
 @click.command("why")
@@ -99,94 +55,15 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
     if model and not words:
         app.json({model: app.model_types.first.get(model)}) if as_json else click.echo(shown(about))
         return 0 if model in app.model_types.first else 2
-    answers = {name: _answer(app, model, asked, sets) for name, asked in _environments(app, words).items()}
+    answers = answer_by_environment(app, words, sets, model)
     if as_json:
         app.json(_as_dicts(answers))
     else:
         notes = [about] if about and model in app.model_types.first else []
-        texts = [
-            f"{f'{name}: ' if name else ''}{_as_text(environment_answer)}"
-            for name, environment_answer in answers.items()
-        ]
+        texts = [f"{name}: {_as_text(answer)}" if name else _as_text(answer) for name, answer in answers.items()]
         click.echo(shown("\n\n".join([*texts, *notes])))
     codes = {answer.exit_code for answer in answers.values()}
     return 1 if 1 in codes else max(codes)
-
-
-def _environments(app: App, words: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """Return the words that ask about each environment of the image that they name, by its name.
-
-    Where they name no image with several environments, return them by the name "".
-    """
-    word_of = {app.matrix.defaults.get(word, word): word for word in words}
-    several = (candidate for candidate in app.matrix.all_cells if candidate.environments and candidate.id in word_of)
-    if (cell := next(several, None)) is None:
-        return {"": words}
-    return {
-        environment.name: tuple(environment.cell.id if word == word_of[cell.id] else word for word in words)
-        for environment in cell.environments
-    }
-
-
-def _answer(app: App, model: str, words: Sequence[str], sets: Sequence[str]) -> _WhyAnswer:
-    question = replace(_question(app, words, sets), model=model)
-    explanation = explain(question, app.knowledge)
-    state = _state(app, question, explanation)
-    return _WhyAnswer(question, explanation, state, _ways(app, question, explanation))
-
-
-def _question(app: App, words: Sequence[str], sets: Sequence[str]) -> Question:
-    """Return the question; the index is asked for the packages and releases that are not known here."""
-    matrix = _with_locked_versions(app, words)
-    parse = partial(parse_question, words, sets, matrix)
-    question = complete_names(parse(Vocabulary.of(matrix, sorted(app.harvested))), app.metadata)
-    if missing := missing_metadata(question, app.metadata):
-        from imagegen.plan.package_index import on_demand  # late, for the network
-
-        context = Context(app.store, app.settings, app.progress)
-        packages = on_demand.look_up(missing, context, today(), question.extras)
-        for package in packages.values():
-            app.metadata.add(package)
-        question = complete_names(parse(Vocabulary.of(matrix, [*sorted(app.harvested), *packages])), app.metadata)
-    return complete(question, app.knowledge)
-
-
-def _with_locked_versions(app: App, words: Sequence[str]) -> Matrix:
-    """Return the matrix; cells that the words name have the versions of the lock file that is their stack."""
-    cell_ids = {app.matrix.defaults.get(word, word) for word in words}
-    if not any(cell.stack and cell.id in cell_ids for cell in app.matrix.all_cells):
-        return app.matrix
-    from imagegen.plan.projects.stack import with_known_versions  # late: few cells have such a file
-
-    return replace(
-        app.matrix,
-        all_cells=tuple(
-            with_known_versions(cell, app.project, app.metadata) if cell.stack and cell.id in cell_ids else cell
-            for cell in app.matrix.all_cells
-        ),
-    )
-
-
-def today() -> str:
-    return str(dt.datetime.now(dt.UTC).date())
-
-
-def _state(app: App, question: Question, explanation: Explanation) -> CellState | None:
-    """Return the state of the cell that is asked about; a changed one has no lock, and on another base none at all."""
-    if question.cell is None or "base" in question.requested:
-        return None
-    cell = app.matrix.select_one(question.cell.id)  # of the matrix, as locks are compared with it
-    from imagegen.app import states  # late, for locks, builds and attestations
-
-    reasons = explanation.unknown
-    if explanation.answer == "incompatible" or not reasons:
-        worst = "error" if explanation.answer == "incompatible" else "suspicion"
-        rule_groups = (conflict.rules for conflict in explanation.conflicts if conflict.severity == worst)
-        reasons = tuple(rule.because for rules in rule_groups for rule in rules)
-    answer = CellAnswer(explanation.answer, " ".join(reasons))
-    if question.requested:
-        return states.cell_state(answer)
-    return states.state(app, cell, answer, states.read_lock(app, cell))
 
 
 def _model(words: Sequence[str], sets: Sequence[str]) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
@@ -200,22 +77,10 @@ def _model(words: Sequence[str], sets: Sequence[str]) -> tuple[str, tuple[str, .
     return names[0] if names else "", tuple(words), tuple(sets)
 
 
-def _ways(app: App, question: Question, explanation: Explanation) -> Sequence[_Way]:
-    """Return the nearest combinations that work; none if the question has a compatible answer.
-
-    Each is judged as a question of its own, so that none is offered whose answer is unknown.
-    """
-    if explanation.answer == "compatible":
-        return []
-    ways = []
-    for suggestion in suggest(question, app.knowledge, PlatformChoices.of(app.matrix)):
-        from imagegen.wheels.compiling import needed_builds  # late, for the readers of wheels
-
-        changed = complete(question.changed(suggestion.changes), app.knowledge)
-        if explain(changed, app.knowledge).rest == "compatible":
-            builds = tuple(needed_builds(changed, app.matrix, lambda: app.wheel_catalogue))
-            ways.append(_Way(dict(suggestion.changes), question.command(suggestion.changes), builds))
-    return ways
+def _nearest_in_words(combination: WorkingCombination) -> str:
+    changes = ", ".join(f"{name}{specifier}" for name, specifier in sorted(combination.changes.items()))
+    builds = (f"    {_compiling(build)}" for build in combination.builds)
+    return "\n".join([f"  {changes}: {combination.command}", *builds])
 
 
 def _compiling(build: NeededBuild) -> str:
@@ -227,24 +92,20 @@ def _compiling(build: NeededBuild) -> str:
     return f"compiles {build.component} {build.version}: about {duration(build.work.seconds)} on one core{time}"
 
 
-def _as_dicts(answers: Mapping[str, _WhyAnswer]) -> dict[str, Any]:
+def _as_dicts(answers: Mapping[str, WhyAnswer]) -> dict[str, Any]:
     """Return the answer as a dict for JSON, with the answers about several environments."""
     if "" in answers:
         return _as_dict(answers[""])
-    worst = min((answer.explanation.answer for answer in answers.values()), key=_WORST_FIRST.index)
+    worst = min((answer.explanation.answer for answer in answers.values()), key=WORST_FIRST.index)
     rows = [
-        {
-            "name": name,
-            "cell": environment_answer.question.cell and environment_answer.question.cell.id,
-            **_as_dict(environment_answer),
-        }
-        for name, environment_answer in answers.items()
+        {"name": name, "cell": answer.question.cell and answer.question.cell.id, **_as_dict(answer)}
+        for name, answer in answers.items()
     ]
     return {"verdict": worst, "environments": rows}
 
 
-def _as_dict(answer: _WhyAnswer) -> dict[str, Any]:
-    question, explanation, state, ways = answer.question, answer.explanation, answer.state, answer.ways
+def _as_dict(answer: WhyAnswer) -> dict[str, Any]:
+    question, explanation, state, nearest = answer.question, answer.explanation, answer.state, answer.nearest
     return {
         "question": {
             "cell": question.cell and question.cell.id,
@@ -253,9 +114,9 @@ def _as_dict(answer: _WhyAnswer) -> dict[str, Any]:
             "platform": question.facts.names.get("platform"),
         },
         "verdict": explanation.answer,
-        "kind": explanation.kind,  # null where nothing speaks against the combination
+        "kind": explanation.kind,  # null if nothing speaks against the combination
         "overridden_by": list(explanation.overridden_by),
-        "rest": explanation.rest,  # the verdict without the unknown names; null where nothing else is asked about
+        "rest": explanation.rest,  # the verdict without the unknown names; null if nothing else is asked about
         "state": {"state": state.name, "reason": state.reason} if state else None,
         "conflicts": [
             {
@@ -271,13 +132,8 @@ def _as_dict(answer: _WhyAnswer) -> dict[str, Any]:
                 "fix": rule.fix,
                 "override": conflict.override or None,
                 "overridden_by": [
-                    {
-                        "project": pin_override.project,
-                        "how": pin_override.how,
-                        "source": pin_override.source,
-                        "date": pin_override.date,
-                    }
-                    for pin_override in conflict.overridden_by
+                    {"project": project.project, "how": project.how, "source": project.source, "date": project.date}
+                    for project in conflict.overridden_by
                 ],
                 "conflict": number,  # rules of one number forbid the combination together
             }
@@ -286,26 +142,24 @@ def _as_dict(answer: _WhyAnswer) -> dict[str, Any]:
         ],
         "unknown": list(explanation.unknown),
         "assumed": list(question.assumed),
-        "unknown_names": [
-            {"name": unknown_name.name, "suggestion": unknown_name.suggestion} for unknown_name in question.unknown
-        ],
+        "unknown_names": [{"name": unknown.name, "suggestion": unknown.suggestion} for unknown in question.unknown],
         "nearest": [
             {
-                "changes": way.changes,
-                "command": way.command,
+                "changes": combination.changes,
+                "command": combination.command,
                 "builds": [
                     {"component": build.component, "version": build.version, "core_seconds": round(build.work.seconds)}
-                    for build in way.builds
+                    for build in combination.builds
                 ],
             }
-            for way in ways
+            for combination in nearest
         ],
     }
 
 
-def _as_text(answer: _WhyAnswer) -> str:
+def _as_text(answer: WhyAnswer) -> str:
     """Return the verdict, then each reason as a block, then suggestions."""
-    question, explanation, ways = answer.question, answer.explanation, answer.ways
+    question, explanation, nearest = answer.question, answer.explanation, answer.nearest
     blocks = [_verdict(question, explanation, answer.state)]
     if question.assumed:
         blocks.append("\n".join(f"assumed: {sentence}" for sentence in question.assumed))
@@ -316,8 +170,8 @@ def _as_text(answer: _WhyAnswer) -> str:
         if question.unknown and explanation.rest and explanation.answer == "unknown":
             lines.append(f"the rest: {_NAMES[explanation.rest]}")
         blocks.append("\n".join(lines))
-    if ways:
-        blocks.append("\n".join(["Try:", *(way.text for way in ways)]))
+    if nearest:
+        blocks.append("\n".join(["Try:", *map(_nearest_in_words, nearest)]))
     return "\n\n".join(blocks)
 
 

@@ -1,0 +1,157 @@
+"""Answer whether a combination or a cell can work, why not, and which nearest combinations do."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from imagegen.app.session import Session
+from imagegen.core.context import Context
+from imagegen.plan.matrix.cells import Matrix
+from imagegen.plan.rules import (
+    CellAnswer,
+    Explanation,
+    PlatformChoices,
+    Question,
+    Vocabulary,
+    complete,
+    complete_names,
+    explain,
+    missing_metadata,
+    parse_question,
+    suggest,
+)
+
+if TYPE_CHECKING:
+    from imagegen.app.states import CellState
+    from imagegen.wheels.compiling import NeededBuild
+
+
+class WorkingCombination(NamedTuple):
+    """A combination that works, with its changes by name, the command that asks about it, and its builds."""
+
+    changes: dict[str, str]
+    command: str
+    builds: tuple[NeededBuild, ...]
+
+
+class WhyAnswer(NamedTuple):
+    """The answer to a question: the explanation, the state of its cell, and the nearest combinations that work."""
+
+    question: Question
+    explanation: Explanation
+    state: CellState | None
+    nearest: Sequence[WorkingCombination]
+
+    @property
+    def exit_code(self) -> int:
+        if self.explanation.answer == "incompatible" or (self.state and self.state.name == "conflict"):
+            return 1
+        return 2 if self.explanation.answer == "unknown" else 0
+
+
+def answer_by_environment(
+    session: Session, words: Sequence[str], sets: Sequence[str], model: str
+) -> dict[str, WhyAnswer]:
+    """Return the answer about each environment of the image that the words name, by its name.
+
+    The name is "" if they name no image with several environments. `sets` are changes of a cell, `model` is a model
+    type or "". Raises UsageError, MatrixError.
+    """
+    return {name: answer(session, asked, sets, model) for name, asked in _environments(session, words).items()}
+
+
+def answer(session: Session, words: Sequence[str], sets: Sequence[str], model: str) -> WhyAnswer:
+    """Return the answer about a combination or a cell. The arguments are as in `answer_by_environment`."""
+    question = replace(_question(session, words, sets), model=model)
+    explanation = explain(question, session.knowledge)
+    state = _state(session, question, explanation)
+    nearest = [] if explanation.answer == "compatible" else _nearest(session, question)
+    return WhyAnswer(question, explanation, state, nearest)
+
+
+def _environments(session: Session, words: Sequence[str]) -> dict[str, Sequence[str]]:
+    """Return the words that ask about each environment of the image that they name, by its name.
+
+    If they name no image with several environments, return them by the name "".
+    """
+    word_of = {session.matrix.defaults.get(word, word): word for word in words}
+    cells = (cell for cell in session.matrix.all_cells if cell.environments and cell.id in word_of)
+    if (cell := next(cells, None)) is None:
+        return {"": words}
+    return {
+        environment.name: tuple(environment.cell.id if word == word_of[cell.id] else word for word in words)
+        for environment in cell.environments
+    }
+
+
+def _question(session: Session, words: Sequence[str], sets: Sequence[str]) -> Question:
+    """Return the question; the index is asked for the packages and releases that are not known here."""
+    matrix = _with_locked_versions(session, words)
+    parse = partial(parse_question, words, sets, matrix)
+    metadata, harvested = session.metadata, sorted(session.harvested)
+    question = complete_names(parse(Vocabulary.of(matrix, harvested)), metadata)
+    if missing := missing_metadata(question, metadata):
+        from imagegen.plan.package_index import on_demand  # late, for the network
+
+        context = Context(session.store, session.settings, session.progress)
+        packages = on_demand.look_up(missing, context, today(), question.extras)
+        for package in packages.values():
+            metadata.add(package)
+        question = complete_names(parse(Vocabulary.of(matrix, [*harvested, *packages])), metadata)
+    return complete(question, session.knowledge)
+
+
+def _with_locked_versions(session: Session, words: Sequence[str]) -> Matrix:
+    """Return the matrix; cells that the words name have the versions of the lock file that is their stack."""
+    cell_ids = {session.matrix.defaults.get(word, word) for word in words}
+    if not any(cell.stack and cell.id in cell_ids for cell in session.matrix.all_cells):
+        return session.matrix
+    from imagegen.plan.projects.stack import with_known_versions  # late: few cells have such a file
+
+    return replace(
+        session.matrix,
+        all_cells=tuple(
+            with_known_versions(cell, session.project, session.metadata) if cell.stack and cell.id in cell_ids else cell
+            for cell in session.matrix.all_cells
+        ),
+    )
+
+
+def today() -> str:
+    return str(dt.datetime.now(dt.UTC).date())
+
+
+def _state(session: Session, question: Question, explanation: Explanation) -> CellState | None:
+    """Return the state of the cell that is asked about; a changed one has no lock, and on another base none at all."""
+    if question.cell is None or "base" in question.requested:
+        return None
+    cell = session.matrix.select_one(question.cell.id)  # of the matrix, as locks are compared with it
+    from imagegen.app import states  # late, for locks, builds and attestations
+
+    reasons = explanation.unknown
+    if explanation.answer == "incompatible" or not reasons:
+        worst = "error" if explanation.answer == "incompatible" else "suspicion"
+        rule_groups = (conflict.rules for conflict in explanation.conflicts if conflict.severity == worst)
+        reasons = tuple(rule.because for rules in rule_groups for rule in rules)
+    answer = CellAnswer(explanation.answer, " ".join(reasons))
+    if question.requested:
+        return states.cell_state(answer)
+    return states.state(session, cell, answer, states.read_lock(session, cell))
+
+
+def _nearest(session: Session, question: Question) -> Sequence[WorkingCombination]:
+    """Return the nearest combinations that work. Each is judged as a question, so that none has an unknown answer."""
+    nearest = []
+    for suggestion in suggest(question, session.knowledge, PlatformChoices.of(session.matrix)):
+        from imagegen.wheels.compiling import needed_builds  # late, for the readers of wheels
+
+        changed = complete(question.changed(suggestion.changes), session.knowledge)
+        if explain(changed, session.knowledge).rest == "compatible":
+            builds = tuple(needed_builds(changed, session.matrix, lambda: session.wheel_catalogue))
+            command = question.command(suggestion.changes)
+            nearest.append(WorkingCombination(dict(suggestion.changes), command, builds))
+    return nearest
