@@ -18,7 +18,7 @@ BUDGETS = {
     "modules of several sections": 117,
     "functions above 60 lines": 3,
     "Callable parameters": 106,
-    "late imports outside cli": 59,
+    "late imports outside cli": 60,
     "internal imports, p90": 15,
 }
 
