@@ -39,7 +39,7 @@ class WorkingCombination(NamedTuple):
 
 
 class WhyAnswer(NamedTuple):
-    """The answer to a question: the explanation, the state of its cell, and the nearest combinations that work."""
+    """The answer to a question, with the state of its cell and the nearest combinations that work."""
 
     question: Question
     explanation: Explanation

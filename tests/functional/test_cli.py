@@ -79,7 +79,7 @@ def test_warnings_follow_the_result_and_are_explained_where_a_lock_is_shown(
     because = "All of it is slow."
     rule = Rule("slow", {"torch": ""}, {}, {"python": ">=3"}, because, "s", "d", "warning", "measured", "f")
     verdict = Verdict("compatible", (Conflict((rule,), {"python": "3.11"}),))
-    monkeypatch.setattr("imagegen.plan.rules.evaluate.evaluate_cell", lambda *_: verdict)
+    monkeypatch.setattr("imagegen.plan.rules.evaluate.judge", lambda *_: verdict)
     monkeypatch.setattr(command_line, "RESULTS", {})  # other tests share the verdict of the rules
     said: list[tuple[str, bool]] = []
     monkeypatch.setattr(Terminal, "say", lambda _, text: said.append((text, bool(sys.stdout.getvalue()))))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -12,23 +13,11 @@ from packaging.version import Version
 from imagegen.audit.gpu import driver_floor
 from imagegen.plan.matrix import scans
 from imagegen.plan.matrix.scans import CAPABILITIES, PackageScans, ScannedLibrary, WheelScan, WheelVerdict
+from imagegen.plan.rules.package_data import entries_of, package_data
 from imagegen.plan.rules.scans import Demand, PackageDemands, WheelDemands
 
 # Only the build of torch 2.6 for CUDA 12.6 has the new C++ ABI. Source: https://github.com/pytorch/pytorch/issues/142064
 _FLIPPED, _FLIPPED_CUDA = "2.6", "12.6"
-# CUDA's libraries in distributions that no torch requires; a package that needs one requires its distribution.
-# Source: the metadata of torch 2.4 to 2.15 and of the distributions on PyPI, 2026-11-25.
-_OF_DISTRIBUTION = {
-    re.compile(r"libnpp\w{1,50}\.so\.12"): "nvidia-npp-cu12",
-    re.compile(r"libnpp\w{1,50}\.so\.13"): "nvidia-npp",
-    re.compile(r"libnvjpeg\.so\.12"): "nvidia-nvjpeg-cu12",
-    re.compile(r"libnvjpeg\.so\.13"): "nvidia-nvjpeg",
-}
-# Demands that do not count: mooncake has a build of its module `ep` for each torch, and works without it.
-_UNFOUNDED = {"mooncake-transfer-engine": frozenset({"torch", "c++-abi"})}
-# Packages that load only the library for the CUDA release of torch, with the first release that accepts another one and
-# the path of these libraries. Read in bitsandbytes/cextension.py of 0.43.2, 0.49.2 and 0.50.2.
-_BY_CUDA_RELEASE = {"bitsandbytes": (Version("0.50"), re.compile(r"/libbitsandbytes_cuda([0-9]{2})([0-9])\.so\Z"))}
 _NO_LIBRARY = "RuntimeError: Configured CUDA binary not found"
 _SYMBOL = "ImportError: undefined symbol"
 _KERNEL = "CUDA error: no kernel image is available for execution on the device"
@@ -47,10 +36,14 @@ def load_demands(directories: Sequence[Path], package: str) -> PackageDemands | 
 def demands_of(package_scans: PackageScans) -> PackageDemands:
     """Return the demands of the scanned wheels of a package; releases share equal demands."""
     shared_demands: dict[Demand, Demand] = {}
-    unfounded = _UNFOUNDED.get(package_scans.name, frozenset())
+    ignored = {about for entry in entries_of("no-demands", package_scans.name) for about in entry["demands"]}
+    optional = [entry.get("demands") for entry in entries_of("optional-demands", package_scans.name)]
     releases = {}
     for version, scan in package_scans.releases.items():
-        demands = (demand for demand in _demands(package_scans.name, scan) if demand.about not in unfounded)
+        demands = [demand for demand in _demands(package_scans.name, scan) if demand.about not in ignored]
+        for position, demand in enumerate(demands):
+            if any(listed is None or demand.about in listed for listed in optional):
+                demands[position] = replace(demand, is_optional=True)
         shared = tuple(shared_demands.setdefault(demand, demand) for demand in demands)
         releases[version] = WheelDemands(scan.version, scan.filename, scan.sha256, scan.read, scan.verdict.cuda, shared)
     return PackageDemands(package_scans.name, releases)
@@ -58,9 +51,9 @@ def demands_of(package_scans: PackageScans) -> PackageDemands:
 
 def _demands(package: str, scan: WheelScan) -> Iterator[Demand]:
     verdict = scan.verdict
-    until, path = _BY_CUDA_RELEASE.get(package, (None, None))
-    if until and path and Version(scan.version) < until:
-        yield from _of_cuda_releases(path, scan.libraries)
+    entries = entries_of("library-for-each-cuda", package)
+    if entries and Version(scan.version) < Version(entries[0]["until"]):
+        yield from _of_cuda_releases(re.compile(entries[0]["library"]), scan.libraries)
     else:
         yield from _of_cuda(verdict, scan.libraries)
     yield from _of_libraries(scan.libraries)
@@ -90,9 +83,9 @@ def _of_libraries(libraries: Iterable[ScannedLibrary]) -> Iterator[Demand]:
     inside = {library.path.rpartition("/")[2] for library in libraries}
     by_distribution: dict[str, list[str]] = {}
     for name in sorted(needed - inside):
-        for pattern, distribution in _OF_DISTRIBUTION.items():
-            if pattern.fullmatch(name):
-                by_distribution.setdefault(distribution, []).append(name)
+        for entry in package_data()["cuda-libraries"]["distributions"]:
+            if re.fullmatch(entry["library"], name):
+                by_distribution.setdefault(entry["distribution"], []).append(name)
     for distribution, names in by_distribution.items():
         because = f"needs {', '.join(names)}, which its wheel on PyPI does not hold and no dependency brings"
         message = f"OSError: {names[0]}: cannot open shared object file: No such file or directory"

@@ -27,9 +27,6 @@ PLATFORM = "linux/amd64"  # for which wheels are scanned
 ONLY_ON_PYPI = frozenset({"bitsandbytes", "transformer-engine-cu12", "transformer-engine-cu13"})
 # Packages that require these do not start without them: PyPI's wheel counts if a question names only the former.
 _ESSENTIAL = frozenset({"sgl-kernel", "sglang-kernel", "vllm"})
-# Stacks work without the libraries of these, for all demands or for some. torchao: imagegen/audit/data/torch.yaml,
-# "go-on". torchcodec: prime-rl 0.8.0 ships PyPI's 0.15.0, for CUDA 13, with torch 2.11.0+cu128.
-_OPTIONAL: Mapping[str, frozenset[str] | None] = {"torchao": None, "torchcodec": frozenset({"cuda", "library"})}
 _UNLABELLED = " +"  # in a condition: without a local version label
 
 
@@ -45,6 +42,7 @@ class Demand:
     message: str  # the error that users see
     fix: str
     unless: tuple[tuple[str, str], ...] = ()
+    is_optional: bool = False  # stacks work without it: its rule only warns
 
 
 @dataclass(frozen=True)
@@ -131,14 +129,14 @@ def rules(subject: RuleSubject) -> Iterable[Rule]:
         return ()
     releases = metadata.of(name)
     if not fact and name not in ONLY_ON_PYPI:
-        versions = [release.version for release in releases.all] if releases else []
-        required = metadata.scans.rules_of_required(name, versions, cuda_of_stack(facts))
+        numbers = [release.version for release in releases.all] if releases else []
+        required = metadata.scans.rules_of_required(name, numbers, cuda_of_stack(facts))
         return (rule for rule in required if not rule.id.endswith(":cuda"))  # the stack's CUDA has its build
     scans = metadata.scans.of(name)
     if scans is None:
         return ()
-    known = releases.versions if releases else map(Version, scans.releases)
-    admitted = [str(version) for version in known if subject.is_free or fact is None or version in fact.range]
+    versions = releases.versions if releases else map(Version, scans.releases)
+    admitted = [str(version) for version in versions if subject.is_free or fact is None or version in fact.range]
     return metadata.scans.rules(name, admitted)
 
 
@@ -160,7 +158,6 @@ def _rules(package_demands: PackageDemands, releases: Iterable[str]) -> Iterator
 def _rule(package: str, demand: Demand, run: Sequence[WheelDemands]) -> Rule:
     first, last = run[0], run[-1]
     span, exact = release_span([wheel.version for wheel in run])
-    warns = package in _OPTIONAL and demand.about in (_OPTIONAL[package] or {demand.about})
     # Builds for another CUDA need that library of another CUDA; the rule names the distribution of PyPI's build.
     of_all_builds = package in ONLY_ON_PYPI or demand.about == "library"
     more_wheels = "" if first is last else f", and {counted(len(run) - 1, 'more wheel')} up to {last.version}"
@@ -172,9 +169,9 @@ def _rule(package: str, demand: Demand, run: Sequence[WheelDemands]) -> Rule:
         conflict=dict(demand.conflict) or ({} if demand.then else {package: exact}),
         source=f"read from {first.filename} on PyPI, sha256 {first.sha256}{more_wheels}",
         date=max(wheel.read for wheel in run),
-        severity="warning" if warns else "error",
+        severity="warning" if demand.is_optional else "error",
         evidence="measured",
-        kind="degrades" if warns else "breaks",
+        kind="degrades" if demand.is_optional else "breaks",
         message=demand.message,
         fix=f"{demand.fix}, or another release or build of {package}.",
         unless=dict(demand.unless),

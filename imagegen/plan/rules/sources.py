@@ -1,4 +1,4 @@
-"""All sources of rules: the one place that decides which rules apply to a question, a cell or a lock."""
+"""All sources of rules. This list decides which rules apply to a question, a cell or a lock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from imagegen.plan.rules.question import required_by_others
 
 
 class RuleSource(NamedTuple):
-    """A source of rules about some kinds of subjects. Rules `in_context` yield to what a cell accepts or overrides."""
+    """A source of rules about some kinds of subjects; a cell can accept or override its rules if it is `in_context`."""
 
     rules: Callable[[RuleSubject], Iterable[Rule]]
     kinds: tuple[SubjectKind, ...]

@@ -16,6 +16,7 @@ from imagegen.core.types import parse_requirement
 from imagegen.plan.matrix import metadata
 from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata, holds
 from imagegen.plan.rules.atoms import LATEST
+from imagegen.plan.rules.package_data import entries_of
 from imagegen.plan.rules.statements import ReleaseStatements, StatementRow, StatementTable
 from imagegen.plan.rules.torch_pins import TORCH
 from imagegen.plan.wheel_target import LEGACY_MANYLINUX
@@ -58,7 +59,8 @@ def table_of(package: PackageReleases) -> StatementTable:
         for marker, extra in markers
         for machine in PLATFORMS
     }
-    return StatementTable(package, tuple(positions), releases, holding)
+    extras = (extra for entry in entries_of("required-extras", package.name) for extra in entry["extras"])
+    return StatementTable(package, tuple(positions), releases, holding, frozenset(extras))
 
 
 def _required(package: str, texts: Iterable[str], extra: str) -> Iterator[StatementRow]:

@@ -23,7 +23,6 @@ from imagegen.plan.rules.scans import ScanCache
 from imagegen.plan.rules.solve import ClauseOrigin
 
 _INDEXES = {"pypi": "PyPI"}  # as users call them
-_ALWAYS = {"sglang": frozenset({"srt"})}  # extras without which nothing runs: of sglang before 0.5.3, the engine
 _EXACT = re.compile(r"\s*([=!]=)\s*+([^=*+]+)")
 _FIRST = re.compile(r"\s*>=\s*+([^=*+]+)")
 _BOUND = re.compile(r"\s*([<>]=?)[^=*].*")  # a comparison that admits all releases above or below one
@@ -89,6 +88,7 @@ class StatementTable:
     rows: tuple[StatementRow, ...]
     releases: tuple[ReleaseStatements, ...]  # the oldest first
     holding: Mapping[tuple[str, str, str], tuple[str, ...]]  # marker, extra, machine -> the PYTHONS for which it holds
+    required_extras: frozenset[str] = frozenset()  # without which nothing of the package runs
 
 
 class Releases:
@@ -147,7 +147,7 @@ class Releases:
 
     def statements(self, among: int, machine: str, extras: frozenset[str] = frozenset()) -> tuple[Statement, ...]:
         """Return the statements of the releases in the mask; one that several of them share, once."""
-        key = (among, machine, extras | _ALWAYS.get(self.package.name, frozenset()))
+        key = (among, machine, extras | self.table.required_extras)
         if key not in self._said:
             self._said[key] = tuple(self._statements(*key))
         return self._said[key]

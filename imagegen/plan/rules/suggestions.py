@@ -40,8 +40,7 @@ _FURTHEST = 4  # the highest cost of a suggestion
 _COST = {"cuda": 2, "python": 2, "base": 2}  # a component costs 1; GPUs and drivers are bought, not chosen
 
 
-@dataclass(frozen=True)
-class PlatformChoices:
+class PlatformChoices(NamedTuple):
     """The values that a question's environment may be changed to, in their natural order."""
 
     cuda: tuple[str, ...] = ()  # versions
