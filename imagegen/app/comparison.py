@@ -22,11 +22,11 @@ from imagegen.run.numerics import Fingerprint
 from imagegen.supply.compare import contents
 from imagegen.supply.compare.contents import ImageVerdict, ReadImage, ReadIndex, StepResult, StepStatus
 from imagegen.supply.compare.difference import ComparisonFacts
-from imagegen.supply.compare.operands import ImageLocation, SideSources
+from imagegen.supply.compare.operands import ImageLocation, OperandSources
 from imagegen.supply.compare.verify import (
     Attachments,
     VerificationOptions,
-    Verified,
+    VerifiedImage,
     verify_attachments,
     verify_index,
 )
@@ -61,7 +61,7 @@ def comparison_facts(session: Session) -> ComparisonFacts:
 NO_SIGNER = "no signer that the project names"
 
 
-def side_sources(session: Session, client: Client) -> SideSources:
+def operand_sources(session: Session, client: Client) -> OperandSources:
     """Return the places in which references are resolved."""
 
     def cell(word: str) -> str | None:
@@ -100,7 +100,7 @@ def side_sources(session: Session, client: Client) -> SideSources:
 
     project = projects.load(session.project)
     everywhere = (session.project, session.settings, session.store, client)
-    return SideSources(*everywhere, cell, locked, partial(known_names, session), attached, fingerprints)
+    return OperandSources(*everywhere, cell, locked, partial(known_names, session), attached, fingerprints)
 
 
 def known_names(session: Session) -> list[str]:
@@ -119,7 +119,7 @@ def verify_image(
     layers: bool = True,
     demands: VerificationOptions | None = None,
     no_signer: str = NO_SIGNER,
-) -> Verified:
+) -> VerifiedImage:
     """Verify the image under a tag or digest that `client` reads in `source`: its bytes, then its attachments.
 
     If it is an index, verify the image of each platform, then the index. Without `layers` the bytes of layers are not
@@ -128,28 +128,28 @@ def verify_image(
     """
     demands = demands or VerificationOptions()
 
-    def verify(resolved: ReadImage | None, steps: list[StepResult], demands: VerificationOptions) -> Verified:
+    def verify(resolved: ReadImage | None, steps: list[StepResult], demands: VerificationOptions) -> VerifiedImage:
         if resolved is None:
-            return Verified(ImageVerdict(reference, None, tuple(steps)), None, None)
+            return VerifiedImage(ImageVerdict(reference, None, tuple(steps)), None, None)
         if layers:
             steps += contents.layer_steps(resolved, source, client, progress)
         else:
             steps.append(StepResult("layers", StepStatus.UNCHECKED, "they were left out"))
         attached = read_attachments(source, resolved.digest, project, no_signer)
         lock, signer, attachment_steps = verify_attachments(resolved, attached, demands)
-        return Verified(ImageVerdict(reference, resolved.digest, (*steps, *attachment_steps)), resolved, lock, signer)
+        return VerifiedImage(ImageVerdict(reference, resolved.digest, (*steps, *attachment_steps)), resolved, lock, signer)
 
-    resolved, steps = contents.found_at(source, requested, reference)
+    resolved, steps = contents.read_image_or_index(source, requested, reference)
     if not isinstance(resolved, ReadIndex):
         return verify(resolved, steps, demands)
-    images: dict[str, Verified] = {}
+    images: dict[str, VerifiedImage] = {}
     for platform, manifest in resolved.images.items():
-        image = contents.image_at(source, manifest, reference, platform)
+        image = contents.read_indexed_image(source, manifest, reference, platform)
         images[platform] = verify(*image, VerificationOptions(signature=demands.signature))
     attached = read_attachments(source, resolved.digest, project, no_signer)
     steps += verify_index({platform: verified.lock for platform, verified in images.items()}, attached, demands)
     verdicts = {platform: result.verdict for platform, result in images.items()}
-    return Verified(ImageVerdict(reference, resolved.digest, tuple(steps), verdicts), None, None, platforms=images)
+    return VerifiedImage(ImageVerdict(reference, resolved.digest, tuple(steps), verdicts), None, None, platforms=images)
 
 
 def read_attachments(source: ImageLocation, digest: str, project: Project, no_signer: str = NO_SIGNER) -> Attachments:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from imagegen.app.comparison import comparison_facts, side_sources
+from imagegen.app.comparison import comparison_facts, operand_sources
 from imagegen.cli.app import App, Table, json_option, pass_app, print_lines
 from imagegen.cli.test_command import changed_numerics
 from imagegen.core.errors import UsageError
@@ -41,7 +41,7 @@ def command(app: App, *, before: str, after: str, platform: str | None, as_json:
     """
     first, second = _platforms(platform)
     with Client(app.settings) as client:
-        here = side_sources(app, client)
+        here = operand_sources(app, client)
         sides = operands.read(before, here, first), operands.read(after, here, second)
         found = difference(*sides, comparison_facts(app))
         results = numerics.compare(*(_fingerprints(app, side) for side in (found.before, found.after)))
@@ -85,7 +85,7 @@ def _described(side: DiffOperand) -> str:
     """Return the name of an operand and its size."""
     said = [side.source, *([side.digest] if side.digest else [])]
     if side.size is not None:
-        exact = all(part.digest for part in side.parts or ())
+        exact = all(part.digest for part in side.layers or ())
         said.append(f"{'' if exact else 'about '}{wording.amount(side.size)} compressed")
     return ", ".join([*said, *([f"{wording.amount(side.unpacked)} unpacked"] if side.unpacked is not None else [])])
 

@@ -24,7 +24,7 @@ from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.file import dumps_attached
 from imagegen.supply.compare import operands, rebuild
 from imagegen.supply.compare.contents import ImageVerdict, StepResult, StepStatus
-from imagegen.supply.compare.verify import VerificationOptions, Verified
+from imagegen.supply.compare.verify import VerificationOptions, VerifiedImage
 from imagegen.supply.publish.tags import contradiction
 from imagegen.supply.trust import project as projects
 from imagegen.supply.trust.project import Key, Project
@@ -90,7 +90,7 @@ def command(
     operands.check_image(reference, partial(known_names, app))
     project = Project(keys=tuple(Key(str(key), key) for key in keys)) if keys else projects.load(app.project)
     with Client(app.settings) as client:
-        source, requested = operands.located(reference, app.store, client, app.settings)
+        source, requested = operands.locate(reference, app.store, client, app.settings)
         demands = VerificationOptions(
             cell,
             None if isinstance(source, LayoutRepository) else partial(_contradiction, app, reference),
@@ -136,10 +136,10 @@ def _print_steps(verdict: ImageVerdict, name: str | None = None) -> None:
 
 def _with_rebuild(
     app: App,
-    verified: Verified,
+    verified: VerifiedImage,
     source: operands.ImageLocation,
     client: Client,
-    refused: Callable[[Verified], str | None],
+    refused: Callable[[VerifiedImage], str | None],
 ) -> ImageVerdict:
     """Return the verdict with a step about a rebuild of each image; `refused` returns why one may not be done."""
     verdict, images = verified.verdict, verified.platforms.items()
@@ -149,14 +149,14 @@ def _with_rebuild(
             platforms={platform: _with_rebuild(app, image, source, client, refused) for platform, image in images},
         )
     why = refused(verified)
-    if why is None and verified.found and verified.lock:
-        step = _again(app, verified.found, verified.lock, source, client)
+    if why is None and verified.image and verified.lock:
+        step = _again(app, verified.image, verified.lock, source, client)
     else:
         step = StepResult(_REBUILD, StepStatus.NOT_DONE, why or "there is no lock")
     return replace(verdict, steps=(*verdict.steps, step))
 
 
-def _refusal(app: App, verdict: ImageVerdict, verified: Verified, *, signers: bool, unsigned: bool) -> str | None:
+def _refusal(app: App, verdict: ImageVerdict, verified: VerifiedImage, *, signers: bool, unsigned: bool) -> str | None:
     """Return why the lock of an image may not be built, and how to permit it; None: it may be.
 
     `verdict` is of all that was verified, also of the image's index. With trusted signers (`signers`), one of them must
@@ -212,7 +212,7 @@ def _again(app: App, found: ReadImage, lock: Lock, source: operands.ImageLocatio
     with ExitStack() as stack:
         made = stack.enter_context(rebuild.rebuild_image(lock, app.store, settings, app.progress, cell, gpus))
         whole, image, store = made
-        comparison = rebuild.compared(found, whole, image, there, lambda digest, _: store.open(digest))
+        comparison = rebuild.compare(found, whole, image, there, lambda digest, _: store.open(digest))
     same = comparison.level in (rebuild.Level.MANIFEST, rebuild.Level.CONTENTS)
     return StepResult(
         _REBUILD, StepStatus.PASS if same else StepStatus.FAIL, f"{comparison.sentence} ({comparison.digest})"

@@ -24,7 +24,7 @@ from imagegen.core.store import Store
 from imagegen.plan import lock as locks
 from imagegen.plan.lock.model import PATCHED, Lock, WheelPatch
 from imagegen.supply.compare import operands
-from imagegen.supply.compare.operands import SideSources
+from imagegen.supply.compare.operands import OperandSources
 from imagegen.supply.trust.documents import NUMERICS
 from tests.support.errors import raises
 from tests.support.published_image import Published, made
@@ -40,7 +40,7 @@ TIMES = ("2026-11-19T00:00:00Z", "2026-11-20T00:00:00Z")
 class Here:
     """A project in a repository: its lock was another in the first commit."""
 
-    places: SideSources
+    places: OperandSources
     project: Path
     lock: Lock
 
@@ -81,7 +81,7 @@ def here(repository: Path, tmp_path: Path) -> Here:
         return locks.read(path) if path.exists() else None, path
 
     store = Store(tmp_path / "store")
-    places = SideSources(
+    places = OperandSources(
         project, settings, store, Client(settings, attempts=1), cell, locked, lambda: ["tiny", CELL], lambda *_: None
     )
     return Here(places, project, lock)
@@ -103,9 +103,9 @@ def test_a_cell_a_file_and_a_commit(here: Here) -> None:
 @pytest.mark.parametrize(
     ("text", "error", "words"),
     [
-        ("tinny", UsageError, 'no cell, no lock and no image\n  fix: did you mean "tiny"'),
-        ("qqqq", UsageError, "no image\n  fix: an image of a registry is written with its registry: ghcr.io"),
-        ("sha256:12", UsageError, '"sha256:12" is no digest'),
+        ("tinny", UsageError, 'is not a cell, a lock or an image\n  fix: did you mean "tiny"'),
+        ("qqqq", UsageError, "or an image\n  fix: write an image with its registry: ghcr.io"),
+        ("sha256:12", UsageError, '"sha256:12" is not a digest'),
         ("locks/nope.toml", LockError, "there is no lock file locks/nope.toml"),
         ("main:locks/nope.toml", LockError, "there is no lock file main:locks/nope.toml"),
         ("nope.toml", LockError, "there is no lock file nope.toml"),
@@ -174,10 +174,10 @@ def test_an_image_that_only_the_projects_lock_explains(here: Here, published: Pu
     side = operands.read(published.reference, here.places)
     assert side.lock == here.lock
     assert side.source == f"{CELL}.toml here, since no lock is attached to it"
-    assert [part.digest for part in side.parts or ()] == [each.digest for each in published.image.layers]
+    assert [part.digest for part in side.layers or ()] == [each.digest for each in published.image.layers]
     locks.write(replace(here.lock, as_of="2026-11-18T00:00:00Z"), here.project / "locks" / f"{CELL}.toml")
     bare = operands.read(published.reference, here.places)
-    assert (bare.lock, bare.source) == (None, "its manifest and labels alone, since no lock is attached to it")
+    assert (bare.lock, bare.source) == (None, "only its manifest and labels, since no lock is attached to it")
 
 
 def test_the_image_of_a_platform_of_an_index(here: Here, published: Published) -> None:
@@ -273,15 +273,15 @@ def test_the_commands(run: Run, published: Published, tmp_path: Path) -> None:
     assert out.startswith(f"{last.name} {last.version}: patches/a.patch is new")
     (row,) = (line for line in out.splitlines() if line.startswith(f"  {last.name}"))
     assert "patches/a.patch is new" in row
-    for word, said in (("cpu-grpo", "is a cell, and no image"), (names[0], "is a file, and no image")):
+    for word, said in (("cpu-grpo", "is a cell, not an image"), (names[0], "is a file, not an image")):
         code, _, err = run("verify", word)
         assert (code, said in err) == (64, True)
     code, _, err = run("verify", "cpu-grop")
     assert (code, 'did you mean "cpu-grpo"?' in err) == (64, True)
     code, out, _ = run("verify", published.reference)
     assert code == 1
-    assert "fail        lock: none is attached" in out
-    assert out.splitlines()[-1] == f"{published.reference} is not what it should be: lock"
+    assert "fail        lock: no lock is attached" in out
+    assert out.splitlines()[-1] == f"{published.reference} does not match its lock: lock"
     code, out, _ = run("verify", published.reference, "--json", "--no-layers")
     result = json.loads(out)
     assert (code, result["good"], result["digest"]) == (1, False, published.image.digest)
@@ -290,7 +290,7 @@ def test_the_commands(run: Run, published: Published, tmp_path: Path) -> None:
     code, out, _ = run("diff", published.reference, published.reference, "--json")
     assert [each["equal"] for each in json.loads(out)["numerics"]["compared"]] == [1]
     code, out, _ = run("diff", published.reference, names[0])
-    assert (code, "not compared: measured were H200 and nothing" in out) == (0, True)
+    assert (code, "measured on H200 and on no device" in out) == (0, True)
     published.attach("numerics", NUMERICS.media_type, measured("sha256:" + "7" * 64))
     code, out, _ = run("diff", published.reference, published.reference, "--json")
     assert json.loads(out)["numerics"] is None

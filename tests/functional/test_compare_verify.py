@@ -23,7 +23,7 @@ from imagegen.plan.lock.model import Lock
 from imagegen.supply.compare import operands, wording
 from imagegen.supply.compare.contents import StepStatus
 from imagegen.supply.compare.difference import difference
-from imagegen.supply.compare.operands import SideSources
+from imagegen.supply.compare.operands import OperandSources
 from imagegen.supply.trust import statement
 from imagegen.supply.trust.documents import (
     AUDIT,
@@ -91,10 +91,10 @@ def test_an_image_that_is_what_its_lock_says(world: World) -> None:
     )
     evidence = {step.name: step.evidence for step in verdict.steps}
     assert evidence["signature"] == "signed by release"
-    assert evidence["SBOM"].endswith("what the lock gives; attested by release")
+    assert evidence["SBOM"].endswith("equal to the lock's; attested by release")
     assert evidence["lock"].endswith("attested by release")
     assert evidence["facts"] == "2, attached with the digests that the layers' list names"
-    assert verdict.sentence == f"{world.published.reference} is what its lock says"
+    assert verdict.sentence == f"{world.published.reference} matches its lock"
 
 
 def test_without_keys_no_signature_is_called_good(world: World) -> None:
@@ -291,7 +291,7 @@ def test_other_compression_is_reported_as_that(world: World) -> None:
     published.attach("lock", LOCK.media_type, lock_document(published.lock))
     steps = {step.name: step for step in world.verify(published.reference, keys=False, layers=False).steps}
     assert steps["image"].outcome is StepStatus.PASS
-    assert "compressed otherwise" in steps["image"].evidence
+    assert "other compressed layers" in steps["image"].evidence
 
 
 def test_compiled_wheels_have_hashes_of_their_own(tmp_path: Path) -> None:
@@ -451,7 +451,7 @@ def test_diff_reads_the_lock_that_is_attached(world: World, tmp_path: Path) -> N
         return next((each.document.content for each in said.documents if each.document.kind is LOCK), None)
 
     no_signer = (lambda _: None, lambda _: (None, tmp_path / "none.toml"), tuple)
-    places = SideSources(tmp_path, world.settings, world.store, world.client, *no_signer, attached)
+    places = OperandSources(tmp_path, world.settings, world.store, world.client, *no_signer, attached)
     side = operands.read(world.published.reference, places)
     assert side.source == "the lock that is attached to it"
     bare = operands.read(world.published.image.digest, places)

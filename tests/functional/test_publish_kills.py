@@ -67,7 +67,7 @@ def test_a_publish_survives_its_killing(
         assert {tags(team)[tag] for tag in first.moved_tags} == {reference.digest}, done[-1]
         with Client(machine.app.settings) as client:
             name = f"{team.registry.host}/acme/rl/demo:latest"
-            source, tag = operands.located(name, machine.store, client, machine.app.settings)
+            source, tag = operands.locate(name, machine.store, client, machine.app.settings)
             verdict = verify_image("demo", source, tag, client, Quiet(), load(team.root)).verdict
         assert verdict.good, (done[-1], verdict.sentence)
         shutil.rmtree(team.root / "killed")

@@ -72,7 +72,7 @@ def test_an_image_with_several_environments_is_published_as_any_other(team: Team
     assert len(engines.got) == 1, "no check runs twice"
     name, settings = f"{team.registry.host}/acme/rl/demo:latest", empty.app.settings
     with Client(settings) as client:
-        source, tag = operands.located(name, empty.store, client, settings)
+        source, tag = operands.locate(name, empty.store, client, settings)
         verified = verify_image("demo", source, tag, client, Quiet(), load(team.root))
     assert verified.verdict.good, verified.verdict.sentence
     assert verified.lock == replace(lock, record=published.record)

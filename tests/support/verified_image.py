@@ -84,7 +84,7 @@ class World:
         text = reference or self.published.reference
         project = self.project if keys else Project()
         with Client(self.settings) as client:
-            source, requested = operands.located(text, self.store, client, self.settings)
+            source, requested = operands.locate(text, self.store, client, self.settings)
             found = comparison.verify_image(text, source, requested, client, Quiet(), project, layers=layers)
         return found.verdict
 

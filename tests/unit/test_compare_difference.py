@@ -328,7 +328,7 @@ def test_why_something_must_be_compiled() -> None:
     assert because(with_(version="1.1")) == ("demo-ext 1.0 -> 1.1",)
     assert because(with_(architectures=("9.0",))) == ("its GPUs",)
     assert because(with_(env={"X": "1"})) == ("its variables",)
-    assert because(with_(build_requires=())) == ("what builds it",)
+    assert because(with_(build_requires=())) == ("its build requirements",)
     assert because(with_()) == ("how it is built",)
     nvcc = next(each for each in WITH_BUILD.wheels if each.name == "nvidia-cuda-nvcc")
     newer = replace(nvcc, version="13.1", file=replace(nvcc.file, sha256="e" * 64))
@@ -353,7 +353,7 @@ def test_an_image_without_a_lock_shows_its_main_versions() -> None:
     assert found.pull
     assert (found.pull.exact, len(found.pull.gone), found.driver and found.driver.before) == (True, 1, "570.1")
     # A lock without a record has no digests, and an image has no keys.
-    assert wording.sentences(difference(bare, side(AFTER)))[-1] == "what there is to pull is not known"
+    assert wording.sentences(difference(bare, side(AFTER)))[-1] == "the bytes to pull are not known"
 
 
 @given(st.lists(st.sampled_from("abcdef"), unique=True), st.lists(st.sampled_from("abcdef"), unique=True))
@@ -363,7 +363,7 @@ def test_what_there_is_to_pull(had: list[str], has: list[str]) -> None:
     def parts(names: list[str]) -> tuple[ComparedLayer, ...]:
         return tuple(ComparedLayer(name, None, f"sha256:{name * 64}", ord(name)) for name in names)
 
-    found: Difference = difference(replace(side(BEFORE), parts=parts(had)), replace(side(BEFORE), parts=parts(has)))
+    found: Difference = difference(replace(side(BEFORE), layers=parts(had)), replace(side(BEFORE), layers=parts(has)))
     assert found.pull
     assert {*found.pull.shared, *found.pull.new} == set(parts(has))
     assert {*found.pull.shared, *found.pull.gone} == set(parts(had))

@@ -25,7 +25,7 @@ from imagegen.image.layers.layer import Layer
 from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.plan.lock.model import CopiedFile, Lock, LockedCopy, WheelPatch
 from imagegen.supply.compare.contents import ReadImage, entries, first_difference
-from imagegen.supply.compare.rebuild import Comparison, Level, compared, rebuild_image
+from imagegen.supply.compare.rebuild import Comparison, Level, compare, rebuild_image
 from imagegen.supply.compare.wording import Clue, likely_cause
 from tests.support.errors import raises
 from tests.support.published_image import made
@@ -58,25 +58,25 @@ ALTERED: dict[str, tuple[list[Any], list[Any], str, str]] = {
     # what is done -> published, made again, the file, words of the cause
     "time": ([member("opt/a.py", mtime=EPOCH + 9), B], [A, B], "/opt/a.py", "times are not fixed"),
     "time in a pax header": ([member("opt/a.py", mtime=EPOCH + 0.5)], [A], "/opt/a.py", "times are not fixed"),
-    "content": ([A, member("opt/b.py", b"y")], [A, B], "/opt/b.py", "not those of what the lock pins"),
-    "owner": ([member("opt/a.py", uid=1000)], [A], "/opt/a.py", "owner is another"),
-    "owner's name": ([member("opt/a.py", uname="me")], [A], "/opt/a.py", "owner is another"),
-    "mode": ([member("opt/a.py", mode=0o664)], [A], "/opt/a.py", "another umask: 0664, here 0644"),
+    "content": ([A, member("opt/b.py", b"y")], [A, B], "/opt/b.py", "differ from the packages of the lock"),
+    "owner": ([member("opt/a.py", uid=1000)], [A], "/opt/a.py", "owner differs"),
+    "owner's name": ([member("opt/a.py", uname="me")], [A], "/opt/a.py", "owner differs"),
+    "mode": ([member("opt/a.py", mode=0o664)], [A], "/opt/a.py", "another umask: 0664, rebuilt 0644"),
     "order": ([B, A], [A, B], "/opt/b.py", "in another order"),
     "a file more": ([A, B, C], [A, C], "/opt/b.py", "only the published image has it"),
-    "a file less": ([A, C], [A, B, C], "/opt/b.py", "only the image that was made again has it"),
-    "a file more at the end": ([A, B], [A], "/opt/b.py", "another set of files"),
-    "a log": ([A, member("var/log/dpkg.log")], [A], "/var/log/dpkg.log", "program of the system"),
+    "a file less": ([A, C], [A, B, C], "/opt/b.py", "only the rebuilt image has it"),
+    "a file more at the end": ([A, B], [A], "/opt/b.py", "have other files"),
+    "a log": ([A, member("var/log/dpkg.log")], [A], "/var/log/dpkg.log", "a system program writes it"),
     "a cache": (
         [member("var/cache/ldconfig/aux-cache", b"1")], [member("var/cache/ldconfig/aux-cache", b"2")],
         "/var/cache/ldconfig/aux-cache", "caches and logs",
     ),
-    "a whiteout": ([A, member("opt/.wh.b.py", b"")], [A], "/opt/.wh.b.py", "imagegen's layers remove none"),
-    "what an installer leaves": ([member(f"{SITE}/.lock")], [], f"/{SITE}/.lock", "an installer leaves it behind"),
-    "byte-code of something that ran": ([member(PATHS["pyc"], PYC)], [], "/" + PATHS["pyc"], "while something ran"),
+    "a whiteout": ([A, member("opt/.wh.b.py", b"")], [A], "/opt/.wh.b.py", "imagegen's layers remove no files"),
+    "what an installer leaves": ([member(f"{SITE}/.lock")], [], f"/{SITE}/.lock", "an installer writes it"),
+    "byte-code of something that ran": ([member(PATHS["pyc"], PYC)], [], "/" + PATHS["pyc"], "when it ran"),
     "RECORD": (
         [member(PATHS["record"], b"1")], [member(PATHS["record"], b"2")],
-        "/" + PATHS["record"], "another installer wrote it",
+        "/" + PATHS["record"], "another installer wrote RECORD",
     ),
     "another Python": (
         [member(PATHS["pyc"], b"\xcb" + PYC[1:])], [member(PATHS["pyc"], PYC)],
@@ -84,11 +84,11 @@ ALTERED: dict[str, tuple[list[Any], list[Any], str, str]] = {
     ),
     "byte-code by time": (
         [member(PATHS["pyc"], PYC[:4] + bytes(4) + PYC[8:])], [member(PATHS["pyc"], PYC)],
-        "/" + PATHS["pyc"], "by time, here unchecked, by hash",
+        "/" + PATHS["pyc"], "by time, the rebuilt one unchecked, by hash",
     ),
     "byte-code of another source": (
         [member(PATHS["pyc"], PYC[:8] + b"87654321")], [member(PATHS["pyc"], PYC)],
-        "/" + PATHS["pyc"], "of another source",
+        "/" + PATHS["pyc"], "from another source",
     ),
     "byte-code in another order": (
         [member(PATHS["pyc"], PYC + b"1")], [member(PATHS["pyc"], PYC + b"2")],
@@ -97,7 +97,7 @@ ALTERED: dict[str, tuple[list[Any], list[Any], str, str]] = {
     "a link": (
         [member("opt/python", b"", type=tarfile.SYMTYPE, linkname="/usr/bin/python3.12")],
         [member("opt/python", b"", type=tarfile.SYMTYPE, linkname="/usr/bin/python3.11")],
-        "/opt/python", "a link to elsewhere",
+        "/opt/python", "not a link to the same path",
     ),
 }  # fmt: skip
 
@@ -123,7 +123,7 @@ def beside(store: Store, there: layers.Image, here: layers.Image, lock: Lock = L
         with store.open(digest) as blob:
             yield blob
 
-    return compared(found_of(there), lock, here, opened, opened)
+    return compare(found_of(there), lock, here, opened, opened)
 
 
 @pytest.fixture
@@ -152,15 +152,15 @@ def test_the_ladder(store: Store) -> None:
     layer = replace(one.layers[0], digest=store.write(packed), size=len(packed), media_type="x+gzip")
     again = layers.image(LOCK, [layer])
     found = replace(found_of(again), layers=(replace(found_of(again).layers[0], media_type=GZIP),))
-    equal = compared(found, LOCK, one, *_nothing())
+    equal = compare(found, LOCK, one, *_nothing())
     assert (equal.level, "compressed with gzip" in str(equal.cause)) == (Level.CONTENTS, True)
     recorded = replace(LOCK, record=replace(layers.record_of(one), codec="zstd 1.4"))
-    assert "compressed with zstd 1.4" in str(compared(found, recorded, one, *_nothing()).cause)
+    assert "compressed with zstd 1.4" in str(compare(found, recorded, one, *_nothing()).cause)
     labelled = image_of(replace(LOCK, cell="other-cpu-py311"), store, tar(A))
-    other = compared(found_of(labelled), LOCK, one, *_nothing())
+    other = compare(found_of(labelled), LOCK, one, *_nothing())
     assert (other.level, "config.Labels.dev.imagegen.cell" in str(other.cause)) == (Level.LAYERS, True)
     more = image_of(LOCK, store, tar(A), tar(B))
-    assert "has 2 layers, and 1 were made" in beside(store, more, one).sentence
+    assert "has 2 layers, and the rebuilt one 1" in beside(store, more, one).sentence
 
 
 GZIP = "application/vnd.oci.image.layer.v1.tar+gzip"
@@ -183,7 +183,7 @@ def test_a_real_difference_is_reported_before_times(store: Store) -> None:
 
 def test_a_tar_that_is_written_otherwise(store: Store) -> None:
     there, here = (image_of(LOCK, store, tar(A) + padding) for padding in (b"", bytes(1024)))
-    assert "another program made the tar" in beside(store, there, here).sentence
+    assert "another program wrote the tar" in beside(store, there, here).sentence
 
 
 def test_causes_that_only_the_lock_shows() -> None:
@@ -192,9 +192,9 @@ def test_causes_that_only_the_lock_shows() -> None:
     assert f"format 1, and this imagegen writes {LAYER_FORMAT}" in likely_cause(Clue("venv", pair, 1))
     assert "demo-ext was built again" in likely_cause(Clue("demo-ext", pair, LAYER_FORMAT, [BUILT_WHEEL]))
     wheel = replace(BUILT_WHEEL, build=None)
-    assert "not those of demo-ext 1.0:" in likely_cause(Clue("demo-ext", pair, None, [wheel]))
+    assert "differ from demo-ext 1.0:" in likely_cause(Clue("demo-ext", pair, None, [wheel]))
     inside = replace(pair, path=f"{SITE}/demo_ext/x.py")
-    assert "not those of demo-ext 1.0:" in likely_cause(
+    assert "differ from demo-ext 1.0:" in likely_cause(
         Clue("group-1", inside, None, [replace(wheel, name="other"), wheel])
     )
 

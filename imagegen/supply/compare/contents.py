@@ -1,4 +1,4 @@
-"""An image's bytes: against each other, against its lock, and layer against layer; with the verdict step by step."""
+"""Check the bytes of an image against each other and against its lock, step by step; compare layers."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from imagegen.supply.compare.operands import ImageLocation, platform_of
 class StepStatus(Enum):
     PASS = "pass"  # noqa: S105 - no password
     FAIL = "fail"
-    ABSENT = "absent"  # there is nothing to check, and nothing that would demand it
+    ABSENT = "absent"  # the artifact does not exist, and nothing requires it
     UNCHECKED = "not checked"
-    NOT_DONE = "not done"  # demanded, and not permitted
+    NOT_DONE = "not done"  # required, but not permitted
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """The result for one artifact: `name` is the artifact, `evidence` the observation, in words."""
+    """The result of the check of the artifact `name`; `evidence` describes the observation."""
 
     name: str
     outcome: StepStatus
@@ -58,9 +58,9 @@ class StepResult:
 
 @dataclass(frozen=True)
 class ImageVerdict:
-    """`digest` is of the image's manifest; None where not even that could be read.
+    """The results for an image or index. `digest` is None if the manifest could not be read.
 
-    Of an index, `digest` and `steps` are its own, and `platforms` has the verdict on the image of each platform.
+    For an index, `platforms` has the verdict on the image of each platform.
     """
 
     reference: str
@@ -70,7 +70,7 @@ class ImageVerdict:
 
     @property
     def good(self) -> bool:
-        """True if no step failed, and all demanded steps were done."""
+        """True if no step failed and all required steps were done."""
         return not self.wrong and not self._steps(StepStatus.NOT_DONE)
 
     @property
@@ -82,26 +82,28 @@ class ImageVerdict:
         return ", ".join(dict.fromkeys(step.name for step in self.wrong))
 
     def _steps(self, outcome: StepStatus) -> tuple[StepResult, ...]:
-        return tuple(step for step in self._every if step.outcome is outcome)
+        return tuple(step for step in self._all_steps if step.outcome is outcome)
 
     @property
-    def _every(self) -> tuple[StepResult, ...]:
-        """All steps; those on the image of a platform are called by its name too."""
+    def _all_steps(self) -> tuple[StepResult, ...]:
+        """The steps of the index and of its images; the platform is part of the name."""
         images = self.platforms.items()
-        nested = [replace(step, name=f"{platform} {step.name}") for platform, each in images for step in each.steps]
+        nested = [
+            replace(step, name=f"{platform} {step.name}") for platform, verdict in images for step in verdict.steps
+        ]
         return (*self.steps, *nested)
 
     @property
     def sentence(self) -> str:
-        """The verdict in one line: the steps that failed, or those that were not done or not checked."""
+        """The verdict in one line, with the steps that failed, or that were not done or not checked."""
         if self.wrong:
-            return f"{self.reference} is not what it should be: {self.wrong_names}"
-        left = [
+            return f"{self.reference} does not match its lock: {self.wrong_names}"
+        undone = [
             f"{step.name} {step.outcome.value}: {step.evidence}"
             for step in (*self._steps(StepStatus.NOT_DONE), *self._steps(StepStatus.UNCHECKED))
         ]
-        is_right = ": each image is what its lock says" if self.platforms else " is what its lock says"
-        return "; ".join([f"{self.reference}{is_right}", *left])
+        success = "each image of {} matches its lock" if self.platforms else "{} matches its lock"
+        return "; ".join([success.format(self.reference), *undone])
 
 
 def passed(name: str, evidence: str) -> StepResult:
@@ -112,18 +114,18 @@ def failed(name: str, evidence: str) -> StepResult:
     return StepResult(name, StepStatus.FAIL, evidence)
 
 
-# Two layers as streams of files: which is the first that differs, and in what. Nothing is unpacked.
+# Find the first file that differs between two layers. They are read as streams and not unpacked.
 #
 # Source: POSIX.1-2001 (ustar, pax) as the standard library reads it.
 
 _BUFFER = 1 << 16
 _READ_SIZE = 1 << 20
-_KEPT = 16  # bytes of a file's beginning: as many as the header of byte-code has
+_HEAD_SIZE = 16  # bytes, the size of the header of byte-code
 
 
 @dataclass(frozen=True)
 class FileEntry:
-    """A file's header and content hash; `head` is the content's beginning."""
+    """A file's header and content hash; `head` has the first bytes of the content."""
 
     path: str
     kind: bytes
@@ -145,21 +147,21 @@ class FileEntry:
 
 
 @dataclass(frozen=True)
-class Pair:
-    """The first entry that differs: what is `there` (published) and what is `here` (made again); None: it has none."""
+class EntryDifference:
+    """The first entry that differs, in the published and the rebuilt layer; None if the layer does not have it."""
 
     path: str
-    there: FileEntry | None
-    here: FileEntry | None
-    order: bool = False  # the other stream has the same entry elsewhere
+    published: FileEntry | None
+    rebuilt: FileEntry | None
+    order: bool = False  # the rebuilt layer has the same path at another position
 
     @property
     def fields(self) -> tuple[str, ...]:
         """The fields of the entry that differ."""
-        if self.there is None or self.here is None:
+        if self.published is None or self.rebuilt is None:
             return ()
         names = ("kind", "mode", "uid", "gid", "names", "mtime", "size", "target", "pax", "sha256")
-        return tuple(name for name in names if getattr(self.there, name) != getattr(self.here, name))
+        return tuple(name for name in names if getattr(self.published, name) != getattr(self.rebuilt, name))
 
 
 def entries(tar: Stream) -> Iterator[FileEntry]:
@@ -168,13 +170,13 @@ def entries(tar: Stream) -> Iterator[FileEntry]:
         with tarfile.open(fileobj=cast("IO[bytes]", tar), mode="r|", bufsize=_BUFFER, tarinfo=Bounded) as archive:
             allowance = Allowance()
             for member in members(archive):
-                kept = (member.name, member.linkname, *member.pax_headers, *member.pax_headers.values())
-                if not allowance.take(member.size, *kept):
+                texts = (member.name, member.linkname, *member.pax_headers, *member.pax_headers.values())
+                if not allowance.take(member.size, *texts):
                     raise FetchError(
-                        "a layer holds more than any layer holds",
+                        "a layer is larger than the limit",
                         code="fetch-layer-too-large",
                         where=member.name,
-                        why="a bomb",
+                        why="it may be a decompression bomb",
                     )
                 yield _entry(member, archive)
     except DAMAGED as error:
@@ -185,7 +187,7 @@ def _entry(member: tarfile.TarInfo, archive: tarfile.TarFile) -> FileEntry:
     digest, head = hashlib.sha256(), b""
     content = archive.extractfile(member) if member.isreg() else None
     while content is not None and (chunk := content.read(_READ_SIZE)):
-        head = head or chunk[:_KEPT]
+        head = head or chunk[:_HEAD_SIZE]
         digest.update(chunk)
     return FileEntry(
         path=member.name,
@@ -203,43 +205,41 @@ def _entry(member: tarfile.TarInfo, archive: tarfile.TarFile) -> FileEntry:
     )
 
 
-def first_difference(there: list[FileEntry], here: list[FileEntry], *, times: bool = True) -> Pair | None:
-    """The first entry, in the order of the streams, that is not the same in both; None: all are, as tar entries go.
+def first_difference(
+    published: list[FileEntry], rebuilt: list[FileEntry], *, times: bool = True
+) -> EntryDifference | None:
+    """Return the first entry that differs, in the order of the streams; None if all entries are equal.
 
-    Without `times` entries may differ in them.
+    Without `times` the times of entries are not compared.
     """
-
-    def seen(entry: FileEntry) -> FileEntry:
-        return entry if times else entry.timeless()
-
-    for one, other in zip_longest(there, here):
-        if one is None or other is None:
-            return Pair((one or other).path, one, other)
-        if seen(one) == seen(other):
+    for old, new in zip_longest(published, rebuilt):
+        if old is None or new is None:
+            return EntryDifference((old or new).path, old, new)
+        if old == new if times else old.timeless() == new.timeless():
             continue
-        if one.path == other.path:
-            return Pair(one.path, one, other)
-        theirs, ours = ({each.path for each in both} for both in (there, here))
-        if one.path not in ours:
-            return Pair(one.path, one, None)
-        if other.path not in theirs:
-            return Pair(other.path, None, other)
-        return Pair(one.path, one, next(each for each in here if each.path == one.path), order=True)
+        if old.path == new.path:
+            return EntryDifference(old.path, old, new)
+        rebuilt_entries = {entry.path: entry for entry in reversed(rebuilt)}
+        if old.path not in rebuilt_entries:
+            return EntryDifference(old.path, old, None)
+        if new.path not in {entry.path for entry in published}:
+            return EntryDifference(new.path, None, new)
+        return EntryDifference(old.path, old, rebuilt_entries[old.path], order=True)
     return None
 
 
-# An image's own bytes against each other, and against the lock that it was made of.
+# Check the bytes of an image against each other and against the lock that it was built from.
 #
-# Nothing is kept: blobs are hashed as they come, packed and unpacked. Sources: OCI image-spec v1.1, manifest.md,
-# config.md (diff_ids), layer.md.
+# Blobs are hashed while they are read, compressed and uncompressed, and not stored. Sources: OCI image-spec v1.1,
+# manifest.md, config.md (diff_ids), layer.md.
 
 _CHUNK = 1 << 20
-_ANY = Platform("linux", "amd64")  # of an index in an index, which is an error for any platform
+_ANY = Platform("linux", "amd64")  # for reading an index in an index, which is an error for any platform
 
 
 @dataclass(frozen=True)
 class ReadImage:
-    """An image whose manifest and config are those that their digests name; `names` are what its layers are called."""
+    """An image whose manifest and config match their digests; `names` are the names of its layers."""
 
     digest: str
     manifest: bytes
@@ -257,18 +257,18 @@ class ReadImage:
 
 @dataclass(frozen=True)
 class ReadIndex:
-    """An index of several images, which are not read yet, by platform."""
+    """An index with the descriptors of its images, by platform."""
 
     digest: str
     images: Mapping[str, Descriptor]
 
 
-def found_at(
+def read_image_or_index(
     source: ImageLocation, requested: str, where: str
 ) -> tuple[ReadImage | ReadIndex | None, list[StepResult]]:
-    """Return the image or index under a tag or digest with the steps about it; None if they are invalid.
+    """Return the image or index under a tag or digest with the steps about it; None if it is invalid.
 
-    An index of one image is that image. Raises UnavailableError, NotFoundError.
+    For an index of one image, return the image. Raises UnavailableError, NotFoundError.
     """
     try:
         digest, data, kind = source.manifest(requested)
@@ -278,15 +278,17 @@ def found_at(
     except FetchError as error:
         return None, [failed("manifest", error.summary)]
     if images is None:
-        return _image(source, digest, data, kind, where)
+        return _read_image(source, digest, data, kind, where)
     if len(images) != 1:
-        return _index(digest, data, images)
+        return _read_index(digest, data, images)
     ((platform, manifest),) = images
-    return image_at(source, manifest, where, platform or None)
+    return read_indexed_image(source, manifest, where, platform or None)
 
 
-def _index(digest: str, data: bytes, images: list[tuple[str, Descriptor]]) -> tuple[ReadIndex | None, list[StepResult]]:
-    """Return the index with its step; None where it does not say which image a machine gets."""
+def _read_index(
+    digest: str, data: bytes, images: list[tuple[str, Descriptor]]
+) -> tuple[ReadIndex | None, list[StepResult]]:
+    """Return the index with its step; None if its platforms are missing or not unique."""
     by_platform = dict(sorted(images, key=lambda image: image[0]))
     if not images:
         return None, [failed("index", f"{digest} has no image")]
@@ -294,17 +296,17 @@ def _index(digest: str, data: bytes, images: list[tuple[str, Descriptor]]) -> tu
         return None, [failed("index", f"{digest} names no platform for {by_platform[''].digest}")]
     if len(by_platform) < len(images):
         return None, [failed("index", f"{digest} has several images for one platform")]
-    by = "" if data == write_image_index(by_platform) else "; another program wrote it"
-    step = passed("index", f"{digest}, images for {' and '.join(by_platform)}{by}")
+    writer = "" if data == write_image_index(by_platform) else "; another program wrote it"
+    step = passed("index", f"{digest}, images for {' and '.join(by_platform)}{writer}")
     return ReadIndex(digest, by_platform), [step]
 
 
-def image_at(
+def read_indexed_image(
     source: ImageLocation, manifest: Descriptor, where: str, platform: str | None = None
 ) -> tuple[ReadImage | None, list[StepResult]]:
     """Return an image of an index with the steps about its manifest and config; None if they are invalid.
 
-    `platform` is the one that the index names for it, if it names one. Raises UnavailableError.
+    `platform` is the image's platform in the index, if it has one. Raises UnavailableError.
     """
     try:
         digest, data, kind = source.manifest(manifest.digest, manifest.size)
@@ -312,40 +314,43 @@ def image_at(
         raise
     except FetchError as error:
         return None, [failed("manifest", error.summary)]
-    return _image(source, digest, data, kind, where, platform)
+    return _read_image(source, digest, data, kind, where, platform)
 
 
-def _image(
+def _read_image(
     source: ImageLocation, digest: str, data: bytes, kind: str, where: str, platform: str | None = None
 ) -> tuple[ReadImage | None, list[StepResult]]:
     try:
-        read = read_document(data, kind, _ANY, where)
+        manifest = read_document(data, kind, _ANY, where)
     except FetchError as error:
         return None, [failed("manifest", error.summary)]
-    if not isinstance(read, Manifest):
+    if not isinstance(manifest, Manifest):
         return None, [failed("manifest", f"an index names {digest}, another index")]
-    first = [passed("manifest", f"{digest}, {counted(len(read.layers), 'layer')}, {kind or MANIFEST_TYPE}")]
+    first = [passed("manifest", f"{digest}, {counted(len(manifest.layers), 'layer')}, {kind or MANIFEST_TYPE}")]
     try:
-        raw = source.document(read.config)
-        if len(raw) != read.config.size:
-            why = f"{read.config.digest} has {len(raw)} bytes, and the manifest says {read.config.size}"
+        raw = source.document(manifest.config)
+        if len(raw) != manifest.config.size:
+            why = f"{manifest.config.digest} has {len(raw)} bytes, and the manifest says {manifest.config.size}"
             return None, [*first, failed("config", why)]
-        found = platform_of(raw)
-        if platform not in (None, str(found)):
-            return None, [*first, failed("config", f"{read.config.digest} is for {found}, the index says {platform}")]
-        config, parts = read_config(raw, read, found, where)
+        config_platform = platform_of(raw)
+        if platform not in (None, str(config_platform)):
+            why = f"{manifest.config.digest} is for {config_platform}, the index says {platform}"
+            return None, [*first, failed("config", why)]
+        config, config_layers = read_config(raw, manifest, config_platform, where)
     except UnavailableError:
         raise
     except FetchError as error:
         return None, [*first, failed("config", error.summary)]
-    step = passed("config", f"{read.config.digest}, {counted(len(parts), 'diff_id')}, for {found}")
-    names = _names(raw, len(parts))
-    image = ReadImage(digest, data, kind or MANIFEST_TYPE, read.config.digest, raw, config, parts, names)
+    step = passed(
+        "config", f"{manifest.config.digest}, {counted(len(config_layers), 'diff_id')}, for {config_platform}"
+    )
+    names = _layer_names(raw, len(config_layers))
+    image = ReadImage(digest, data, kind or MANIFEST_TYPE, manifest.config.digest, raw, config, config_layers, names)
     return image, [*first, step]
 
 
-def _names(config: bytes, count: int) -> tuple[str, ...]:
-    """Return the names of layers that imagegen made, from the image's history; the numbers of others."""
+def _layer_names(config: bytes, count: int) -> tuple[str, ...]:
+    """Return the names of the layers from the image's history; numbers if imagegen did not build the image."""
     history = parse_json(config).get("history")
     entries = history if isinstance(history, list) else []
     names = [str(entry.get("created_by", "")) for entry in entries if isinstance(entry, dict)]
@@ -354,25 +359,25 @@ def _names(config: bytes, count: int) -> tuple[str, ...]:
     return tuple(str(number) for number in range(1, count + 1))
 
 
-def layer_steps(found: ReadImage, source: ImageLocation, client: Client, progress: Progress) -> Iterator[StepResult]:
-    """Verify every blob's bytes, packed and unpacked: a step for each layer that differs, or one for all.
+def layer_steps(image: ReadImage, source: ImageLocation, client: Client, progress: Progress) -> Iterator[StepResult]:
+    """Verify the bytes of each blob, compressed and uncompressed: yield a step for each layer that differs, or one.
 
-    `client` reads the source; it is closed where the registry does not answer, and by an interruption.
+    `client` reads the source; it is closed if the registry does not answer, and by an interruption.
     """
     bad = False
-    total = sum(layer.size for layer in found.layers)
+    total = sum(layer.size for layer in image.layers)
     with progress.meter("checking layers", total) as meter:
-        for name, layer in zip(found.names, found.layers, strict=True):
-            if wrong := _wrong(layer, source, client):
+        for name, layer in zip(image.names, image.layers, strict=True):
+            if fault := _layer_fault(layer, source, client):
                 bad = True
-                yield failed(f"layer {name}", wrong)
+                yield failed(f"layer {name}", fault)
             meter.advance(layer.size)
     if not bad:
-        what = counted(len(found.layers), "blob")
-        yield passed("layers", f"{what}, {human(total)}, have the digests of the manifest and unpack to the diff_ids")
+        blobs = counted(len(image.layers), "blob")
+        yield passed("layers", f"{blobs}, {human(total)}, have the digests of the manifest and unpack to the diff_ids")
 
 
-def _wrong(layer: LayerDescriptor, source: ImageLocation, client: Client) -> str | None:
+def _layer_fault(layer: LayerDescriptor, source: ImageLocation, client: Client) -> str | None:
     with piped(partial(source.stream, layer.digest, layer.size), client.close) as blob:
         plain = Plain(blob)
         tar = Hashed(plain)
@@ -393,34 +398,35 @@ def _wrong(layer: LayerDescriptor, source: ImageLocation, client: Client) -> str
     return None
 
 
-def read_lock(found: ReadImage, attached: bytes) -> tuple[Lock | None, StepResult]:
-    """The attached lock, and whether it is the one whose inputs the image's label names."""
+def read_lock(image: ReadImage, attached: bytes) -> tuple[Lock | None, StepResult]:
+    """Return the attached lock, and the step that compares its inputs with the image's label."""
     try:
         lock = loads_attached(attached.decode(), "the attached lock")
     except (ImagegenError, UnicodeDecodeError) as error:
         return None, failed("lock", str(error).splitlines()[0])
-    label, own = found.config.labels.get(f"{LABEL}inputs"), inputs_hash(lock)
-    if label != own:
-        return None, failed("lock", f"the image's label says inputs {label}, the lock's are {own}")
-    return lock, passed("lock", f"of {lock.cell}, inputs {own}, as the image's label says")
+    label, lock_inputs = image.config.labels.get(f"{LABEL}inputs"), inputs_hash(lock)
+    if label != lock_inputs:
+        return None, failed("lock", f"the image's label says inputs {label}, the lock's are {lock_inputs}")
+    return lock, passed("lock", f"of {lock.cell}, inputs {lock_inputs}, as the image's label says")
 
 
-def image_step(found: ReadImage, lock: Lock) -> StepResult:
-    """The image that the lock gives, made of its record alone, beside the one that is there."""
+def image_step(image: ReadImage, lock: Lock) -> StepResult:
+    """Compare the image with the image in the lock's record."""
     name = "image"
     if lock.record is None:
         return StepResult(
-            name, StepStatus.UNCHECKED, "the lock has no record of what it gives: `verify --rebuild` tells"
+            name, StepStatus.UNCHECKED, "the lock does not record the image; `verify --rebuild` checks it"
         )
-    made = layers.recorded_image(lock)
-    if made.digest != lock.record.digest:
-        return failed(name, f"the lock's record contradicts itself: it gives {made.digest}, not {lock.record.digest}")
-    if made.digest == found.digest:
-        return passed(name, f"what the lock gives is {made.digest}")
-    if made.config == found.raw:
-        return passed(name, f"what the lock gives is {made.digest}; here its layers are compressed otherwise")
-    promised = dict(zip((each.name for each in made.layers), (each.diff_id for each in made.layers), strict=True))
-    there = {name: layer.diff_id for name, layer in zip(found.names, found.layers, strict=True)}
-    other = [name for name in promised | there if promised.get(name) != there.get(name)]
+    lock_image = layers.recorded_image(lock)
+    if lock_image.digest != lock.record.digest:
+        why = f"its layers give {lock_image.digest}, its digest is {lock.record.digest}"
+        return failed(name, f"the lock's record contradicts itself: {why}")
+    if lock_image.digest == image.digest:
+        return passed(name, f"the lock records {lock_image.digest}")
+    if lock_image.config == image.raw:
+        return passed(name, f"the lock records {lock_image.digest}; this image has other compressed layers")
+    recorded = {layer.name: layer.diff_id for layer in lock_image.layers}
+    diff_ids = {name: layer.diff_id for name, layer in zip(image.names, image.layers, strict=True)}
+    other = [name for name in recorded | diff_ids if recorded.get(name) != diff_ids.get(name)]
     words = f"other layers: {', '.join(other)}" if other else "the same layers, another config"
-    return failed(name, f"the lock gives {made.digest}, and this is {found.digest}: {words}")
+    return failed(name, f"the lock records {lock_image.digest}, and this is {image.digest}: {words}")

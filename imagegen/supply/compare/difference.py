@@ -1,6 +1,6 @@
-"""The difference of two images, locks or cells: a pure function of both, and of further known data.
+"""Compute the difference of two images, locks or cells. Pure.
 
-Sizes are bytes. `before` is the present image, `after` the one that would replace it.
+Sizes are bytes. `before` is the present image, `after` its replacement.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from imagegen.supply.compare.operands import ComparedLayer, DiffOperand
 from imagegen.wheels.throttle import BuildJob, Machine, plan
 
 CORES = 16  # of the machine that build times are estimated for
-_ENOUGH = 1 << 40  # bytes of its memory: what a smaller one takes, `imagegen wheels build` says there
+_ENOUGH = 1 << 40  # bytes of its memory
 
 Requires = Callable[[str, str], Sequence[str] | None]  # name, version -> PEP 508, None: not known
 
 
 @dataclass(frozen=True)
 class ComparisonFacts:
-    """Further known data: the requirements of each release, the cost of each build and whether its wheel is kept."""
+    """The requirements of each release, the cost of each build, and whether its wheel is in the wheelhouse."""
 
     requires: Requires = lambda *_: None
     work: Callable[[LockedBuild], BuildJob | None] = lambda _: None
@@ -38,10 +38,11 @@ class ComparisonFacts:
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that differs. Without `before` it is new, without `after` gone; equal: another file of one version.
+    """A value that differs, as the version of a package.
 
-    `by` names what changed as well and leaves no choice: what requires it so, or required it before. `cause` states
-    which patches of the project changed.
+    Without `before` it is new, without `after` it is removed. If both are equal, the version has another file. `by`
+    names changed packages that require this change, or required the removed package. `cause` states which patches of
+    the project changed.
     """
 
     name: str
@@ -55,19 +56,19 @@ class Change:
 
 @dataclass(frozen=True)
 class Rebuild:
-    """A wheel that must be compiled. `seconds` are of a machine with CORES; None: not measured."""
+    """A wheel that must be compiled. `seconds` is the time on a machine with CORES; None: not measured."""
 
     name: str
     version: str
     because: tuple[str, ...]
     seconds: float | None
-    kept: bool  # the wheel is in the wheelhouse here: nothing is compiled
-    again: bool  # another build of it was there before
+    kept: bool  # the wheel is in the wheelhouse, and is not compiled again
+    again: bool  # `before` has another build of it
 
 
 @dataclass(frozen=True)
 class Pull:
-    """The layers of `after`, for a host that has `before`. `size` is the compressed size of what the host lacks.
+    """The layers of `after`, for a host that has `before`. `size` is the compressed size of the new layers.
 
     Without `exact` the sizes are estimates from the wheels; layers in `unknown` have no estimate.
     """
@@ -84,82 +85,86 @@ class Pull:
 class Difference:
     before: DiffOperand
     after: DiffOperand
-    components: tuple[Change, ...]  # that the matrix chooses, or by which users choose an image; the main ones first
-    packages: tuple[Change, ...]  # the rest, by name
+    components: tuple[Change, ...]  # packages that the matrix chooses or that identify an image; MAIN first
+    packages: tuple[Change, ...]  # other packages, by name
     debs: tuple[Change, ...]
     rebuilds: tuple[Rebuild, ...]
-    environments: tuple[Change, ...]  # of an image with several: the cell of each
+    environments: tuple[Change, ...]  # the cell of each, if an image has several
     axes: tuple[Change, ...]
     base: Change | None
     interpreter: Change | None
     env: tuple[Change, ...]
     config: tuple[Change, ...]  # fields of the config, labels, ports and directories of the loader
-    files: tuple[Change, ...]  # of the project, by path: mode and sha256
+    files: tuple[Change, ...]  # of the project: mode and sha256 by path
     overrides: tuple[Change, ...]  # of requirements, by distribution
     capabilities: Change | None
     driver: Change | None
-    pull: Pull | None  # None: the layers of one side are not known
+    pull: Pull | None  # None if the layers of one operand are not known
 
     @property
     def empty(self) -> bool:
         """True if nothing differs, as far as both operands are known."""
         several = (self.components, self.packages, self.debs, self.rebuilds, self.axes, self.env)
-        more = (self.environments, self.config, self.files, self.overrides)
+        lists = (self.environments, self.config, self.files, self.overrides)
         single = (self.base, self.interpreter, self.capabilities, self.driver)
-        return not any((*several, *more)) and not any(single) and not (self.pull and (self.pull.new or self.pull.gone))
+        return not any((*several, *lists)) and not any(single) and not (self.pull and (self.pull.new or self.pull.gone))
 
 
-def difference(before: DiffOperand, after: DiffOperand, known: ComparisonFacts = ComparisonFacts()) -> Difference:
+def difference(before: DiffOperand, after: DiffOperand, facts: ComparisonFacts = ComparisonFacts()) -> Difference:
     """Return the difference of `after` from `before`.
 
-    Of images with several environments, the default ones are compared, and those of one name; the names of what
-    differs in the latter begin with the environment's.
+    If images have several environments, the default ones and environments of the same name are compared. Changes in
+    named environments begin with the environment's name.
     """
-    components, packages = _packages(before, after, known.requires)
-    had, has = before.lock, after.lock
+    components, packages = _packages(before, after, facts.requires)
+    old, new = before.lock, after.lock
     return Difference(
         before=before,
         after=after,
         components=components,
         packages=packages,
-        debs=_debs(had, has) if had and has else (),
-        rebuilds=_rebuilds(had, has, known) if had and has else (),
-        environments=tuple(_changed(_cells(had), _cells(has))) if had and has else (),
-        axes=tuple(_changed(had.axes, has.axes)) if had and has else (),
-        base=_single("base", _base(had), _base(has)) if had and has else None,
-        interpreter=_single("interpreter", str(had.interpreter), str(has.interpreter)) if had and has else None,
-        env=(*_changed(before.env, after.env), *(_each(_variables, had, has, beside=True) if had and has else ())),
-        config=tuple(_changed(_config(had), _config(has))) if had and has else (),
-        files=tuple(_changed(_files(had), _files(has))) if had and has else (),
-        overrides=_each(_overrides, had, has) if had and has else (),
+        debs=_debs(old, new) if old and new else (),
+        rebuilds=_rebuilds(old, new, facts) if old and new else (),
+        environments=tuple(_changed(_cells(old), _cells(new))) if old and new else (),
+        axes=tuple(_changed(old.axes, new.axes)) if old and new else (),
+        base=_single("base", _base(old), _base(new)) if old and new else None,
+        interpreter=_single("interpreter", str(old.interpreter), str(new.interpreter)) if old and new else None,
+        env=(
+            *_changed(before.env, after.env),
+            *(_changed_in_environments(_variables, old, new, named=True) if old and new else ()),
+        ),
+        config=tuple(_changed(_config(old), _config(new))) if old and new else (),
+        files=tuple(_changed(_files(old), _files(new))) if old and new else (),
+        overrides=_changed_in_environments(_overrides, old, new) if old and new else (),
         capabilities=_single("GPUs", before.capabilities, after.capabilities),
         driver=_single("driver", before.driver, after.driver, goes_back),
-        pull=_pull(before.parts, after.parts, _keys(had) & _keys(has)),
+        pull=_pull(before.layers, after.layers, _keys(old) & _keys(new)),
     )
 
 
 def pairs(before: Lock, after: Lock) -> list[tuple[str, Lock, Lock]]:
-    """Return the locks of the environments that are compared: the default ones, then those of one name.
+    """Return the locks of the environments to compare, each with the prefix for the names of its changes.
 
-    Each pair has the beginning of the names of what differs.
+    The default environments are first, then the environments that both locks name.
     """
-    (one, *ones), (other, *others) = environments(before), environments(after)
-    had = {each.name: each.lock for each in ones}
-    named = [(f"{each.name}: ", had[each.name], each.lock) for each in others if each.name in had]
-    return [("", one.lock, other.lock), *named]
+    old_locks, new_locks = ({item.name: item.lock for item in environments(lock)} for lock in (before, after))
+    (old_default, *_), (new_default, *named) = old_locks.values(), new_locks
+    return [("", old_default, new_locks[new_default])] + [
+        (f"{name}: ", old_locks[name], new_locks[name]) for name in named if name in old_locks
+    ]
 
 
 def _prefixed(prefix: str, change: Change) -> Change:
     return replace(change, name=f"{prefix}{change.name}", by=tuple(f"{prefix}{name}" for name in change.by))
 
 
-def _each(
-    values: Callable[[Lock], Mapping[str, str]], before: Lock, after: Lock, *, beside: bool = False
+def _changed_in_environments(
+    values: Callable[[Lock], Mapping[str, str]], before: Lock, after: Lock, *, named: bool = False
 ) -> tuple[Change, ...]:
-    """Return the changes of values of each environment; with `beside` not of the default one."""
-    compared = pairs(before, after)[beside:]
+    """Return the changes of values in each environment; with `named` only in environments that have a name."""
+    compared = pairs(before, after)[named:]
     return tuple(
-        _prefixed(prefix, change) for prefix, had, has in compared for change in _changed(values(had), values(has))
+        _prefixed(prefix, change) for prefix, old, new in compared for change in _changed(values(old), values(new))
     )
 
 
@@ -205,10 +210,10 @@ def _base(lock: Lock) -> str:
 def _config(lock: Lock) -> dict[str, str]:
     """Return fields of the config, labels, ports and directories of the loader by name, as text."""
     return {
-        **{each.name: shlex.join(each.value) for each in lock.config},
+        **{field.name: shlex.join(field.value) for field in lock.config},
         **{f"label {label.name}": label.value for label in lock.labels},
         **{f"port {port.port}": port.because for port in lock.ports},
-        **{f"ldconfig {each.path}": each.because for each in lock.ldconfig},
+        **{f"ldconfig {directory.path}": directory.because for directory in lock.ldconfig},
     }
 
 
@@ -226,27 +231,27 @@ def _overrides(lock: Lock) -> dict[str, str]:
 def _packages(
     before: DiffOperand, after: DiffOperand, requires: Requires
 ) -> tuple[tuple[Change, ...], tuple[Change, ...]]:
-    """Changes of components, the main ones first, and of all other packages."""
+    """Return the changes of components, the main ones first, and of all other packages."""
     if before.lock and after.lock:
         changes = [
             _prefixed(prefix, change)
             for prefix, old, new in pairs(before.lock, after.lock)
-            for change in _of_locks(old, new, requires)
+            for change in _package_changes(old, new, requires)
         ]
-    else:  # labels tell the main ones alone
-        had, has = before.versions, after.versions
+    else:  # labels have only the versions of main packages
+        old_versions, new_versions = (
+            {name: operand.versions[name] for name in MAIN if name in operand.versions} for operand in (before, after)
+        )
         changes = [
-            Change(each.name, each.before, each.after, back=_back(each.before, each.after))
-            for each in _changed(
-                {name: had[name] for name in MAIN if name in had}, {name: has[name] for name in MAIN if name in has}
-            )
+            replace(change, back=_back(change.before, change.after)) for change in _changed(old_versions, new_versions)
         ]
-    ranked = sorted((each for each in changes if each.why or each.name in MAIN), key=lambda each: rank(each.name))
-    return tuple(ranked), tuple(each for each in changes if not each.why and each.name not in MAIN)
+    components = [change for change in changes if change.why or change.name in MAIN]
+    others = tuple(change for change in changes if not change.why and change.name not in MAIN)
+    return tuple(sorted(components, key=lambda change: rank(change.name))), others
 
 
 def rank(name: str) -> tuple[int, str]:
-    """Return the sort key of packages in a difference: the main ones in the order of MAIN, then by name."""
+    """Return the sort key of packages in a difference. Main packages come first, in the order of MAIN."""
     return (MAIN.index(name), "") if name in MAIN else (len(MAIN), name)
 
 
@@ -260,43 +265,50 @@ def _identity(package: LockedWheel | LockedBuild) -> str:
     return package.build or package.file.sha256
 
 
-def _of_locks(before: Lock, after: Lock, requires: Requires) -> list[Change]:
-    had = {package.name: package for package in before.packages}
-    has = {package.name: package for package in after.packages}
+def _package_changes(before: Lock, after: Lock, requires: Requires) -> list[Change]:
+    old_packages = {package.name: package for package in before.packages}
+    new_packages = {package.name: package for package in after.packages}
+    packages = {
+        name: (old_packages.get(name), new_packages.get(name)) for name in old_packages.keys() | new_packages.keys()
+    }
     names = sorted(
-        name
-        for name in had.keys() | has.keys()
-        if name not in had or name not in has or _identity(had[name]) != _identity(has[name])
+        name for name, (old, new) in packages.items() if not old or not new or _identity(old) != _identity(new)
     )
-    moved = {name for name in names if name not in had or name not in has or had[name].release != has[name].release}
-    found = []
+    moved = {name for name in names if _release(packages[name][0]) != _release(packages[name][1])}
+    changes = []
     for name in names:
-        old, new = had.get(name), has.get(name)
+        old, new = packages[name]
         if isinstance(old, LockedBuild) and isinstance(new, LockedBuild) and name not in moved:
-            continue  # one version, compiled anew: see `rebuilds`
+            continue  # the same version is compiled again; see `rebuilds`
         by: tuple[str, ...] = ()
         if new and name in moved:
-            askers = sorted((moved & set(new.via)) - {name}, key=rank)
-            by = tuple(asker for asker in askers if _forces(has[asker], new, old, after, requires))
+            dependents = sorted((moved & set(new.via)) - {name}, key=rank)
+            by = tuple(parent for parent in dependents if _forces(new_packages[parent], new, old, after, requires))
         elif old and not new:
             by = tuple(sorted((moved & set(old.via)) - {name}, key=rank))
-        was, now = (each.release if each else None for each in (old, new))
+        was, now = _release(old), _release(new)
         because = new.because if new else old.because if old else None
-        found.append(Change(name, was, now, because, _back(was, now), by, _cause(old, new)))
-    return found
+        changes.append(Change(name, was, now, because, _back(was, now), by, _changed_patches(old, new)))
+    return changes
 
 
-def _cause(old: LockedWheel | LockedBuild | None, new: LockedWheel | LockedBuild | None) -> str | None:
-    """Return in words what changed of a wheel's patches; None where they are the same."""
+def _release(package: LockedWheel | LockedBuild | None) -> str | None:
+    return package.release if package else None
+
+
+def _changed_patches(old: LockedWheel | LockedBuild | None, new: LockedWheel | LockedBuild | None) -> str | None:
+    """Describe the changes of a wheel's patches; None if they are equal."""
     if not (isinstance(old, LockedWheel) and isinstance(new, LockedWheel)):
         return None
-    had, has = ({patch.path: patch.sha256 for patch in each.patches} for each in (old, new))
-    found = [f"{path} is no longer applied" for path in had if path not in has]
-    found += [f"{path} is new" for path in has if path not in had]
-    found += [f"{path} changed" for path in has if had.get(path, has[path]) != has[path]]
-    if not found and list(had) != list(has):
+    old_patches, new_patches = ({patch.path: patch.sha256 for patch in wheel.patches} for wheel in (old, new))
+    texts = [f"{path} is no longer applied" for path in old_patches if path not in new_patches]
+    texts += [f"{path} is new" for path in new_patches if path not in old_patches]
+    texts += [
+        f"{path} changed" for path in new_patches if old_patches.get(path, new_patches[path]) != new_patches[path]
+    ]
+    if not texts and list(old_patches) != list(new_patches):
         return "its patches are applied in another order"
-    return ", ".join(found) or None
+    return ", ".join(texts) or None
 
 
 def _forces(
@@ -306,82 +318,88 @@ def _forces(
     lock: Lock,
     requires: Requires,
 ) -> bool:
-    """Return whether the old version does not satisfy the dependent package; True if its requirements are not known."""
+    """Return whether the old version does not satisfy `requester`; True if its requirements are not known."""
     stated = requester.requires if isinstance(requester, LockedBuild) else requires(requester.name, requester.version)
     if old is None or stated is None:
         return True
     try:
         version = Version(old.version)
-        requested = [each for each in map(parse_requirement, stated) if canonicalize_name(each.name) == new.name]
+        requirements = [item for item in map(parse_requirement, stated) if canonicalize_name(item.name) == new.name]
     except ValueError:
         return True
     machine = MACHINES.get(lock.platform, "")
     return any(
-        not each.specifier.contains(version, prereleases=True)
-        for each in requested
-        if each.marker is None or metadata.holds(str(each.marker), f"{lock.python}.0", machine, "") is not False
+        not requirement.specifier.contains(version, prereleases=True)
+        for requirement in requirements
+        if requirement.marker is None
+        or metadata.holds(str(requirement.marker), f"{lock.python}.0", machine, "") is not False
     )
 
 
 def _debs(before: Lock, after: Lock) -> tuple[Change, ...]:
-    had, has = _deb_versions(before), _deb_versions(after)
-    names = sorted(had.keys() | has.keys())
-    changes = (_single(name, had.get((name, arch)), has.get((name, arch)), _deb_goes_back) for name, arch in names)
+    old_versions, new_versions = _deb_versions(before), _deb_versions(after)
+    changes = (
+        _single(key[0], old_versions.get(key), new_versions.get(key), _deb_goes_back)
+        for key in sorted(old_versions.keys() | new_versions.keys())
+    )
     return tuple(change for change in changes if change)
 
 
 def _deb_versions(lock: Lock) -> dict[tuple[str, str], str]:
-    """Return the versions by name and architecture, "" for the lock's own: locks of two platforms are compared too."""
-    own = lock.platform.rpartition("/")[2]
-    return {(deb.name, "" if deb.architecture == own else deb.architecture): deb.version for deb in lock.debs}
+    """Return versions by name and architecture, which is "" for the lock's own, to compare two platforms."""
+    architecture = lock.platform.rpartition("/")[2]
+    return {(deb.name, "" if deb.architecture == architecture else deb.architecture): deb.version for deb in lock.debs}
 
 
-def _rebuilds(before: Lock, after: Lock, known: ComparisonFacts) -> tuple[Rebuild, ...]:
+def _rebuilds(before: Lock, after: Lock, facts: ComparisonFacts) -> tuple[Rebuild, ...]:
     keys = _keys(before)
-    found = []
+    rebuilds = []
     for prefix, old, new in pairs(before, after):
         for build in new.builds:
             if build.key not in keys:
                 keys.add(build.key)
-                work = known.work(build)
+                work = facts.work(build)
                 seconds = estimate(work) if work else None
-                again = build.name in {each.name for each in old.builds}
-                moved = _moved(build, old, new)
-                found.append(Rebuild(f"{prefix}{build.name}", build.release, moved, seconds, known.kept(build), again))
-    return tuple(found)
+                again = any(earlier.name == build.name for earlier in old.builds)
+                reasons = _rebuild_reasons(build, old, new)
+                rebuilds.append(
+                    Rebuild(f"{prefix}{build.name}", build.release, reasons, seconds, facts.kept(build), again)
+                )
+    return tuple(rebuilds)
 
 
 def estimate(work: BuildJob) -> float | None:
-    """Return the seconds that a build takes on CORES cores with enough memory; None where its cost is not known."""
+    """Return the seconds that a build takes on CORES cores with enough memory; None if its cost is not known."""
     return plan(work, Machine(CORES, _ENOUGH, _ENOUGH, limited=True)).seconds
 
 
-def _moved(build: LockedBuild, before: Lock, after: Lock) -> tuple[str, ...]:
-    """Return in words why the build is another one than before."""
-    had = {package.name: package for package in before.packages}
-    has = {package.name: package for package in after.packages}
-    old = had.get(build.name)
+def _rebuild_reasons(build: LockedBuild, before: Lock, after: Lock) -> tuple[str, ...]:
+    """Describe why the build differs from the earlier one."""
+    old_packages = {package.name: package for package in before.packages}
+    new_packages = {package.name: package for package in after.packages}
+    old = old_packages.get(build.name)
     if old is None:
         return ("it is new",)
     if not isinstance(old, LockedBuild):
-        return ("a wheel served before",)
-    found = [f"{build.name} {old.release} -> {build.release}"] if old.release != build.release else []
+        return ("a wheel was used before",)
+    reasons = [f"{build.name} {old.release} -> {build.release}"] if old.release != build.release else []
     for name in build.against:
-        one, other = had.get(name), has.get(name)
-        if other and (one is None or _identity(one) != _identity(other)):
-            found.append(f"{name} {one.release} -> {other.release}" if one else f"{name} {other.release}")
-    parts = (
+        old_package, new_package = old_packages.get(name), new_packages.get(name)
+        if new_package and (old_package is None or _identity(old_package) != _identity(new_package)):
+            change = f"{old_package.release} -> {new_package.release}" if old_package else new_package.release
+            reasons.append(f"{name} {change}")
+    inputs = (
         ("its source", old.source.sha256, build.source.sha256),
         ("its patches", old.patches, build.patches),
         ("its GPUs", old.architectures, build.architectures),
         ("its variables", dict(old.env), dict(build.env)),
-        ("what builds it", [*map(_identity, old.build_requires)], [*map(_identity, build.build_requires)]),
+        ("its build requirements", [*map(_identity, old.build_requires)], [*map(_identity, build.build_requires)]),
         ("the base", before.base, after.base),
         ("the interpreter", before.interpreter, after.interpreter),
     )  # fmt: skip
     if old.release == build.release:
-        found += [words for words, was, now in parts if was != now]
-    return tuple(found) or ("how it is built",)
+        reasons += [words for words, was, now in inputs if was != now]
+    return tuple(reasons) or ("how it is built",)
 
 
 def _keys(lock: Lock | None) -> set[str]:
@@ -391,26 +409,27 @@ def _keys(lock: Lock | None) -> set[str]:
 def _pull(
     before: tuple[ComparedLayer, ...] | None, after: tuple[ComparedLayer, ...] | None, built: set[str]
 ) -> Pull | None:
-    """Layers are compared by the digests of their blobs, where one side has none by the keys of their inputs.
+    """Compare layers by the digests of their blobs, or by the keys of their inputs if a digest is not known.
 
-    `built` are keys of builds that both have: their wheels are no news, in whatever layer they are.
+    `built` are keys of builds that both operands have. Layers with these keys are not new.
     """
     if before is None or after is None:
         return None
-    before, after = (tuple(part for part in each if part.digest or part.key not in built) for each in (before, after))
-    everything = (*before, *after)
-    if all(part.digest for part in everything):
-        had, has = ({str(part.digest): part for part in each} for each in (before, after))
-    elif all(part.key for part in everything):
-        had, has = ({str(part.key): part for part in each} for each in (before, after))
+    before, after = (
+        tuple(layer for layer in layers if layer.digest or layer.key not in built) for layers in (before, after)
+    )
+    if all(layer.digest for layer in (*before, *after)):
+        old_layers, new_layers = ({str(layer.digest): layer for layer in layers} for layers in (before, after))
+    elif all(layer.key for layer in (*before, *after)):
+        old_layers, new_layers = ({str(layer.key): layer for layer in layers} for layers in (before, after))
     else:
         return None
-    new = tuple(part for each, part in has.items() if each not in had)
+    new = tuple(new_layers[key] for key in new_layers if key not in old_layers)
     return Pull(
-        shared=tuple(part for each, part in has.items() if each in had),
+        shared=tuple(new_layers[key] for key in new_layers if key in old_layers),
         new=new,
-        gone=tuple(part for each, part in had.items() if each not in has),
-        size=sum(part.size or 0 for part in new),
-        exact=all(part.digest for part in new),
-        unknown=tuple(part.name for part in new if part.size is None),
+        gone=tuple(old_layers[key] for key in old_layers if key not in new_layers),
+        size=sum(layer.size or 0 for layer in new),
+        exact=all(layer.digest for layer in new),
+        unknown=tuple(layer.name for layer in new if layer.size is None),
     )

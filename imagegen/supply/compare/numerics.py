@@ -36,9 +36,9 @@ _DEFAULT = ("CUDA", "torch")
 class ResultChange:
     """A result with other bytes.
 
-    `largest` is the largest absolute difference among `sampled` values, None where one of two values is not finite;
-    0 means that only values differ which were not sampled. `causes` are libraries that compute it and whose version
-    changed; `repeatable` is false where one image's own second run gave other bytes.
+    `largest` is the largest absolute difference among `sampled` values; it is None if one of two values is not finite,
+    and 0 if only values differ that were not sampled. `causes` are libraries that compute the result and whose version
+    changed. `repeatable` is false if a second run in one of the images gave other bytes.
     """
 
     operation: str
@@ -64,7 +64,7 @@ class NumericsDifference:
 
 @dataclass(frozen=True)
 class Numerics:
-    """The comparison for each device that both images were measured on; else the devices of each, for a message."""
+    """The comparison for each device that both images were measured on, and the devices of each image."""
 
     compared: tuple[NumericsDifference, ...]
     before: tuple[str, ...]
@@ -72,12 +72,16 @@ class Numerics:
 
 
 def compare(before: Sequence[Fingerprint], after: Sequence[Fingerprint]) -> Numerics | None:
-    """Compare the fingerprints of two images, device by device; None where neither image has one."""
+    """Compare the fingerprints of two images, device by device; None if neither image has one."""
     if not before and not after:
         return None
-    others = {each.device: each for each in after}
-    compared = tuple(difference(each, others[each.device]) for each in before if each.device in others)
-    return Numerics(compared, tuple(each.device for each in before), tuple(others))
+    after_by_device = {fingerprint.device: fingerprint for fingerprint in after}
+    compared = tuple(
+        difference(fingerprint, after_by_device[fingerprint.device])
+        for fingerprint in before
+        if fingerprint.device in after_by_device
+    )
+    return Numerics(compared, tuple(fingerprint.device for fingerprint in before), tuple(after_by_device))
 
 
 def difference(before: Fingerprint, after: Fingerprint) -> NumericsDifference:
@@ -101,13 +105,13 @@ def difference(before: Fingerprint, after: Fingerprint) -> NumericsDifference:
     )
 
 
-def distance(one: NumericResult, other: NumericResult) -> float | None:
-    """Return the largest absolute difference of the samples: 0 for equal bytes, None where only one is finite.
+def distance(before: NumericResult, after: NumericResult) -> float | None:
+    """Return the largest absolute difference of the samples: 0 for equal bytes, None if only one is finite.
 
-    Results of different numbers of samples are compared as far as both go.
+    Only the samples that both results have are compared.
     """
-    pairs = list(zip(one.samples, other.samples, strict=False))
-    if one.sha256 == other.sha256:
+    pairs = list(zip(before.samples, after.samples, strict=False))
+    if before.sha256 == after.sha256:
         return 0.0
     if any((a is None) != (b is None) for a, b in pairs):
         return None
@@ -124,31 +128,34 @@ def _change(key: Key, before: NumericResult, after: NumericResult, versions: Map
 
 
 def _versions(before: Fingerprint, after: Fingerprint) -> dict[str, Change]:
-    """Return what changed, by name: libraries, and the driver."""
-    had, has = ({**each.versions, **({"driver": each.driver} if each.driver else {})} for each in (before, after))
+    """Return the changed versions of libraries and of the driver, by name."""
+    old, new = (
+        {**fingerprint.versions, **({"driver": fingerprint.driver} if fingerprint.driver else {})}
+        for fingerprint in (before, after)
+    )
     return {
-        name: Change(name, had.get(name), has.get(name))
-        for name in sorted(had.keys() | has.keys())
-        if had.get(name) != has.get(name)
+        name: Change(name, old.get(name), new.get(name))
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name)
     }
 
 
-def sentences(found: Numerics) -> list[str]:
-    """Return the summary: what could be compared, and the largest differences with their possible causes."""
-    if not found.compared:
-        sides = (" and ".join(each) or "nothing" for each in (found.before, found.after))
-        return [f"numerical results are not compared: measured were {' and '.join(sides)}"]
+def sentences(numerics: Numerics) -> list[str]:
+    """Return the summary with the largest differences and their possible causes."""
+    if not numerics.compared:
+        before, after = (" and ".join(devices) or "no device" for devices in (numerics.before, numerics.after))
+        return [f"numerical results are not compared because they were measured on {before} and on {after}"]
     texts = []
-    for each in found.compared:
-        if not each.changes:
-            texts.append(f"{counted(each.equal, 'numerical result')} equal bit for bit on {each.device}")
+    for comparison in numerics.compared:
+        if not comparison.changes:
+            texts.append(f"{counted(comparison.equal, 'numerical result')} equal bit for bit on {comparison.device}")
             continue
-        total = each.equal + len(each.changes)
-        ordered = sorted(each.changes, key=lambda change: _size(change.largest), reverse=True)
+        total = comparison.equal + len(comparison.changes)
+        ordered = sorted(comparison.changes, key=lambda change: _size(change.largest), reverse=True)
         shown = [describe(change) for change in ordered[:_SENTENCES]]
-        more = [f"{len(ordered) - len(shown)} more"] if len(ordered) > len(shown) else []
-        count = f"{len(ordered)} of {counted(total, 'numerical result')} on {each.device}"
-        texts.append(f"{count} changed: {', '.join(shown + more)}")
+        remainder = [f"{len(ordered) - len(shown)} more"] if len(ordered) > len(shown) else []
+        count = f"{len(ordered)} of {counted(total, 'numerical result')} on {comparison.device}"
+        texts.append(f"{count} changed: {', '.join(shown + remainder)}")
     return texts
 
 

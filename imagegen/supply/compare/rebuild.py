@@ -1,7 +1,7 @@
 """Rebuild an image from its lock in an empty store, and compare it with the published one.
 
-The user's store is not used, because its cached results may be the fault: everything is fetched and built again. Only
-the contents of the project's files come from it, by hash.
+The user's store is not used, because its cached results may be the fault. Everything is fetched and built again, except
+for the contents of the project's files, which are copied by hash.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from imagegen.image.layers.plan import plan
 from imagegen.plan.lock.environments import environments, parts, with_locks
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
-from imagegen.supply.compare.contents import FileEntry, Pair, ReadImage, entries, first_difference
+from imagegen.supply.compare.contents import FileEntry, ReadImage, entries, first_difference
 from imagegen.supply.compare.wording import Clue, likely_cause
 from imagegen.wheels.builds.compile import ensure_wheels, require_wheels
 
-Opened = Callable[[str, int], AbstractContextManager[Stream]]  # a blob by digest and size in bytes
+OpenBlob = Callable[[str, int], AbstractContextManager[Stream]]  # by digest and size in bytes
 
 
 class Level(Enum):
-    """The degree of equality; the most first."""
+    """The degree of equality, from most to least."""
 
     MANIFEST = "the same manifest"
-    CONTENTS = "the same contents"  # equal config, so equal diff_ids: compressed otherwise
+    CONTENTS = "the same contents"  # equal config and diff_ids, other compressed bytes
     LAYERS = "the same layers under another config"
     FILES = "the same files at other times"
     DIFFERENT = "other files"
@@ -46,7 +46,7 @@ class Level(Enum):
 
 @dataclass(frozen=True)
 class Comparison:
-    """`digest` is of the image that was made again; the first layer and file that differ, and the likely cause."""
+    """`digest` is the rebuilt image's; `layer` and `file` are the first that differ, with the likely cause."""
 
     level: Level
     digest: str
@@ -67,9 +67,9 @@ class Comparison:
 def rebuild_image(
     lock: Lock, near: Store, settings: Settings, progress: Progress, cell: Cell | None, gpus: Sequence[Gpu]
 ) -> Iterator[tuple[Lock, layers.Image, Store]]:
-    """Yield the lock with its compiled wheels, its image, and the temporary store beside `near` that holds both.
+    """Yield the lock with its compiled wheels, its image, and their temporary store, which is next to the store `near`.
 
-    Wheels are compiled with the recipes of `cell`; without one they must be in a wheelhouse. Raises as
+    Wheels are compiled with the recipes of `cell`; without one they must be in a wheelhouse. Raises the errors of
     `ensure_wheels` and `layers.assemble`.
     """
     with near.temporary_directory("rebuild") as work_dir:
@@ -77,7 +77,7 @@ def rebuild_image(
         _copy_project_files(lock, near, store)
         context = Context(store, replace(settings, store=store.root), progress)
         if cell:
-            locks = [ensure_wheels(each, part, gpus, context) for part, each in parts(cell, lock)]
+            locks = [ensure_wheels(lock_part, part, gpus, context) for part, lock_part in parts(cell, lock)]
         else:
             locks = [require_wheels(environment.lock, context) for environment in environments(lock)]
         whole = with_locks(lock, locks)
@@ -85,7 +85,7 @@ def rebuild_image(
 
 
 def _copy_project_files(lock: Lock, near: Store, store: Store) -> None:
-    """Copy the contents of the project's files, as far as `near` has them: no index or registry does."""
+    """Copy the contents of the project's files that `near` has, because no index or registry has them."""
     for file in project_files(lock):
         if near.has(file.digest, file.size):
             with near.open(file.digest) as source, store.writer() as blob:
@@ -94,68 +94,64 @@ def _copy_project_files(lock: Lock, near: Store, store: Store) -> None:
                 blob.commit()
 
 
-def compared(found: ReadImage, lock: Lock, made: layers.Image, there: Opened, here: Opened) -> Comparison:
-    """The published image beside the one that was made again of its lock, realised. Raises FetchError, StoreError."""
-    if found.digest == made.digest:
-        return Comparison(Level.MANIFEST, made.digest)
-    published = [layer.diff_id for layer in found.layers]
-    if published == [layer.diff_id for layer in made.layers]:
-        level = Level.CONTENTS if found.raw == made.config else Level.LAYERS
-        return Comparison(level, made.digest, cause=_beside_contents(found, lock, made))
-    if len(published) != len(made.layers):
-        why = f"the published image has {len(published)} layers, and {len(made.layers)} were made"
-        names = [layer.name for layer in made.layers]
-        odd = next((one for one, other in zip(found.names, names, strict=False) if one != other), None)
-        return Comparison(Level.DIFFERENT, made.digest, layer=odd, cause=why)
+def compare(
+    published: ReadImage, lock: Lock, rebuilt: layers.Image, open_published: OpenBlob, open_rebuilt: OpenBlob
+) -> Comparison:
+    """Compare the published image with the image that was rebuilt from its lock. Raises FetchError, StoreError."""
+    if published.digest == rebuilt.digest:
+        return Comparison(Level.MANIFEST, rebuilt.digest)
+    if [layer.diff_id for layer in published.layers] == [layer.diff_id for layer in rebuilt.layers]:
+        level = Level.CONTENTS if published.raw == rebuilt.config else Level.LAYERS
+        return Comparison(level, rebuilt.digest, cause=_cause_without_files(published, lock, rebuilt))
+    if len(published.layers) != len(rebuilt.layers):
+        why = f"the published image has {len(published.layers)} layers, and the rebuilt one {len(rebuilt.layers)}"
+        names = zip(published.names, (layer.name for layer in rebuilt.layers), strict=False)
+        first_name = next((old_name for old_name, new_name in names if old_name != new_name), None)
+        return Comparison(Level.DIFFERENT, rebuilt.digest, layer=first_name, cause=why)
     first: Comparison | None = None
-    for one, other in zip(found.layers, made.layers, strict=True):
-        if one.diff_id == other.diff_id:
+    for old, new in zip(published.layers, rebuilt.layers, strict=True):
+        if old.diff_id == new.diff_id:
             continue
-        with there(one.digest, one.size) as theirs, here(other.digest, other.size) as ours:
-            result = _of_layer(other.name, _all(theirs), _all(ours), lock, made.digest)
+        with open_published(old.digest, old.size) as old_blob, open_rebuilt(new.digest, new.size) as new_blob:
+            result = _compare_layer(new.name, _read_entries(old_blob), _read_entries(new_blob), lock, rebuilt.digest)
         if result.level is Level.DIFFERENT:
             return result
         first = first or result
-    return first or Comparison(Level.DIFFERENT, made.digest)
+    return first or Comparison(Level.DIFFERENT, rebuilt.digest)
 
 
-def _all(blob: Stream) -> list[FileEntry]:
+def _read_entries(blob: Stream) -> list[FileEntry]:
     return list(entries(Plain(blob)))
 
 
-def _of_layer(name: str, theirs: list[FileEntry], ours: list[FileEntry], lock: Lock, digest: str) -> Comparison:
-    """Compare a layer: first what differs in more than the time."""
-    pair, level = first_difference(theirs, ours, times=False), Level.DIFFERENT
-    if pair is None:
-        pair, level = first_difference(theirs, ours), Level.FILES
-    if pair is None:
-        return Comparison(
-            level, digest, name, cause="the same entries, written otherwise: another program made the tar"
-        )
-    return Comparison(
-        level, digest, name, f"/{pair.path.lstrip('./')}", pair.fields, likely_cause(_clue(name, pair, lock))
-    )
+def _compare_layer(
+    name: str, published: list[FileEntry], rebuilt: list[FileEntry], lock: Lock, digest: str
+) -> Comparison:
+    """Return the first entry that differs in more than its times, else the first that differs in its times."""
+    entry, level = first_difference(published, rebuilt, times=False), Level.DIFFERENT
+    if entry is None:
+        entry, level = first_difference(published, rebuilt), Level.FILES
+    if entry is None:
+        return Comparison(level, digest, name, cause="another program wrote the tar, with the same entries")
+    packages = next((layer.wheels for layer in plan(lock) if layer.name == name), ())
+    clue = Clue(name, entry, lock.record.layer_format if lock.record else None, packages)
+    return Comparison(level, digest, name, f"/{entry.path.lstrip('./')}", entry.fields, likely_cause(clue))
 
 
-def _clue(name: str, pair: Pair, lock: Lock) -> Clue:
-    packages = next((part.wheels for part in plan(lock) if part.name == name), ())
-    return Clue(name, pair, lock.record.layer_format if lock.record else None, packages)
-
-
-def _beside_contents(found: ReadImage, lock: Lock, made: layers.Image) -> str:
-    """Why digests differ though all files are the same."""
-    if found.raw != made.config:
-        return f"its config says otherwise about {_first_key(parse_json(found.raw), parse_json(made.config))}"
-    kinds = {layer.compression or "nothing" for layer in found.layers}
+def _cause_without_files(published: ReadImage, lock: Lock, rebuilt: layers.Image) -> str:
+    """Return why the digests of images with the same files differ."""
+    if published.raw != rebuilt.config:
+        return f"its config differs in {_first_key(parse_json(published.raw), parse_json(rebuilt.config))}"
+    kinds = {layer.compression or "nothing" for layer in published.layers}
     if lock.record and lock.record.codec != CODEC:
-        return f"its layers were compressed with {lock.record.codec}, and here with {CODEC}"
-    return f"its layers are compressed with {', '.join(sorted(kinds))}, otherwise than here ({CODEC})"
+        return f"its layers were compressed with {lock.record.codec}, the rebuilt ones with {CODEC}"
+    return f"its layers are compressed with {', '.join(sorted(kinds))}, the rebuilt ones with {CODEC}"
 
 
-def _first_key(one: Any, other: Any, path: str = "") -> str:
+def _first_key(published: Any, rebuilt: Any, path: str = "") -> str:
     """Return the first difference of two configs, as a path of keys."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        for key in sorted(one.keys() | other.keys()):
-            if one.get(key) != other.get(key):
-                return _first_key(one.get(key), other.get(key), f"{path}.{key}" if path else key)
-    return path or "its form"
+    if isinstance(published, dict) and isinstance(rebuilt, dict):
+        for key in sorted(published.keys() | rebuilt.keys()):
+            if published.get(key) != rebuilt.get(key):
+                return _first_key(published.get(key), rebuilt.get(key), f"{path}.{key}" if path else key)
+    return path or "its JSON text"
