@@ -94,7 +94,7 @@ def operand_sources(session: Session, client: Client) -> OperandSources:
         by_device: dict[str, Fingerprint] = {}
         for content in documents(source, digest, NUMERICS):
             with suppress(ValueError):  # `verify` reports it
-                for device_fingerprint in numerics.attached(parse_json(content), digest):
+                for device_fingerprint in numerics.read_attached(parse_json(content), digest):
                     by_device.setdefault(device_fingerprint.device, device_fingerprint)
         return tuple(by_device.values())
 

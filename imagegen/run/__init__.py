@@ -1,1 +1,1 @@
-"""Run containers: the engine, smoke checks and the doctor."""
+"""Run containers with the engine, smoke checks and the doctor."""

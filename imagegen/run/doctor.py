@@ -44,7 +44,7 @@ HOST = "this host"
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The findings about one host or container; `cell` is what was to run there, or runs."""
+    """The findings about one host or container; `cell` is the cell that should run there, or that runs."""
 
     where: str  # HOST, or "container NAME"
     cell: str | None
@@ -60,7 +60,7 @@ class Diagnosis:
 
     @property
     def exit_code(self) -> int:
-        """1 if a finding prevents a run, 2 if a log has something that nothing here explains, else 0."""
+        """1 if a finding prevents a run, 2 if a part of a log has no explanation, else 0."""
         return 1 if not self.passed else 2 * any(finding.severity == UNKNOWN for finding in self.findings)
 
     def text(self) -> str:
@@ -87,29 +87,29 @@ _HOST = ("host",)
 # Bytes on the disk for each byte of wheels: wheels and layers in the store, and the engine's own copy with the unpacked
 # files. Measured on a set of 249 wheels: 4.1 GB of wheels, 4.05 GB of layers, 8.8 GB unpacked.
 _IN_STORE, _IN_ENGINE = 2.0, 3.2
-_LITTLE = 10_000_000_000  # bytes free below which no GPU image is worth a try
+_LITTLE = 10_000_000_000  # free bytes; every GPU image needs more
 _HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-runtime", "nvidia-ctk")
 
 
 def facts_of(cell: Cell, lock: Lock | None, rules: Iterable[Rule]) -> Image:
-    """Return the requirements of the cell's image, also where its lock is stale or missing.
+    """Return the requirements of the cell's image, also if its lock is stale or missing.
 
-    The driver is one that all environments work with, the packages are those of the default one.
+    All environments work with the driver; the packages are from the default environment.
     """
     if lock:
-        found = [(part, facts_of_lock(each, part.base.glibc)) for part, each in parts(cell, lock)]
+        facts_by_part = [(part, facts_of_lock(part_lock, part.base.glibc)) for part, part_lock in parts(cell, lock)]
     else:
-        found = [
+        facts_by_part = [
             (part, facts_of_cell(part)) for part in [environment.cell for environment in cell.environments] or [cell]
         ]
-    drivers = [minimum_version(rules, facts, "driver", part.gpus) for part, facts in found if part.cuda_version]
+    drivers = [minimum_version(rules, facts, "driver", part.gpus) for part, facts in facts_by_part if part.cuda_version]
     driver = max(filter(None, drivers), key=Version, default=None)
     packages = {package.name: package.version for package in lock.packages} if lock else {}
     return Image(cell.id, cell.cuda_version, tuple(gpu.capability for gpu in cell.gpus), driver, packages)
 
 
 def examine_host(settings: Settings, image: Image, lock: Lock | None = None) -> Diagnosis:
-    """Check this host for an image; for any GPU image where `image` has no cell. `lock` gives the image's size."""
+    """Check this host for an image, or for any GPU image if `image` has no cell. `lock` gives the image's size."""
     machine = snapshot.gather(os.environ, snapshot.begin(os.environ), place="host")
     if machine.driver or machine.gpus:
         machine = machine._replace(probe=probe(os.environ))
@@ -140,7 +140,7 @@ def examine_host(settings: Settings, image: Image, lock: Lock | None = None) -> 
 
 
 def toolkit(info: Info, which: Callable[[str], object] = shutil.which) -> Iterator[Finding]:
-    """Yield a finding where the engine has nothing that mounts the driver into containers.
+    """Yield a finding if the engine has nothing that mounts the driver into containers.
 
     Source: NVIDIA Container Toolkit, "Installing the toolkit": a runtime called nvidia, the hook that `--gpus` calls,
     or a CDI specification (`docker info`, DiscoveredDevices).
@@ -160,24 +160,25 @@ def toolkit(info: Info, which: Callable[[str], object] = shutil.which) -> Iterat
 
 
 def free_space(store: Path, info: Info | None) -> list[tuple[str, int, int]]:
-    """Return path, device and free bytes of the store and of the engine's directory, where that is on this machine."""
+    """Return path, device and free bytes of the store and, if it is on this machine, of the engine's directory."""
     root = (info or {}).get("DockerRootDir")
-    there = [
+    directories = [
         (store, next(parent for parent in (store, *store.parents) if os.path.isdir(parent)))
     ]  # Path.is_dir may raise
-    there += [(Path(root), Path(root))] if root and os.path.isdir(root) else []
-    return [(str(path), place.stat().st_dev, shutil.disk_usage(place).free) for path, place in there]
+    directories += [(Path(root), Path(root))] if root and os.path.isdir(root) else []
+    return [(str(path), directory.stat().st_dev, shutil.disk_usage(directory).free) for path, directory in directories]
 
 
-def disk(places: list[tuple[str, int, int]], wheels: int) -> Iterator[Finding]:
-    """Yield findings about the disk space for an image of that many bytes of wheels, added up for directories on one
-    disk.
+def disk(disks: list[tuple[str, int, int]], wheels: int) -> Iterator[Finding]:
+    """Yield findings about the disk space for an image with `wheels` bytes of wheels.
+
+    `disks` has path, device and free bytes of directories; requirements of directories on one device are added up.
     """
     required: dict[int, float] = {}
-    for (_, device, _), factor in zip(places, (_IN_STORE, _IN_ENGINE), strict=False):
+    for (_, device, _), factor in zip(disks, (_IN_STORE, _IN_ENGINE), strict=False):
         required[device] = required.get(device, 0) + factor * wheels
     for device, need in required.items():
-        path, free = next((path, free) for path, each, free in places if each == device)
+        path, free = next((path, free) for path, other, free in disks if other == device)
         if free < max(need, _LITTLE):
             text = f"{human(free)} are free where {path} is"
             text += f", and the image takes about {human(int(need))} there" if need > free else ""
@@ -185,7 +186,7 @@ def disk(places: list[tuple[str, int, int]], wheels: int) -> Iterator[Finding]:
 
 
 def _engine(settings: Settings) -> tuple[Info | None, list[Finding]]:
-    """Return what the engine reports about itself, or why there is none."""
+    """Return the engine's report about itself, or a finding if there is no engine."""
     try:
         with Engine.connect(settings) as engine:
             return engine.info(), []
@@ -194,7 +195,7 @@ def _engine(settings: Settings) -> tuple[Info | None, list[Finding]]:
         return None, [Finding("engine", "error", " ".join(text.split()), error.fix or INSTALL)]
 
 
-# A container that runs or has ended: the checks inside, its exit code, and the known messages of its log.
+# A container that runs or has ended. Its checks, its exit code and the known messages of its log are examined.
 
 _ENDING = "it runs, or has ended well"
 _LOG = "its log has no message that is known to mean something else"
@@ -202,28 +203,32 @@ _SYMBOLS = "it calls no symbol of torch undefined"
 
 
 def examine_container(engine: Engine, name: str, models: Models, rules: Sequence[Rule] = ()) -> Diagnosis:
-    """Examine the container called `name`, or with that id; `models` and `rules` are for messages in its log.
+    """Examine a container by name or id; `models` and `rules` explain messages in its log.
 
-    Raises EngineError when there is none, or the engine fails.
+    Raises EngineError if there is no such container, or if the engine fails.
     """
     container = engine.inspect_container(name)
-    findings = [*ending(container), *explain_messages(container.log, models), *explain_rules(container.log, rules)]
-    if left := unexplained(container.log, models, rules):
-        text = f"nothing that is known here explains {left}"
+    findings = [
+        *check_ending(container),
+        *explain_messages(container.log, models),
+        *explain_rules(container.log, rules),
+    ]
+    if unknown := unexplained(container.log, models, rules):
+        text = f"no explanation is known for {unknown}"
         findings.append(Finding("log", UNKNOWN, text, f"`docker logs {name} 2>&1 | imagegen doctor --log -`"))
     inner: list[Row] = []
     machine: dict[str, Any] = {}
     if container.running:
         try:
             inside = parse(engine.exec_in(name, [f"{ROOT}/doctor", "--json"]))
-        except ContainerError:  # it has ended just now
+        except ContainerError:  # the container has ended just now
             inside = None
         if inside is None:
-            text = f"there is no {ROOT}/doctor in it that answers, so only its state and log were checked"
+            text = f"{ROOT}/doctor does not answer in the container, so only its state and log were checked"
             findings.append(Finding("ending", "note", text, "images that imagegen builds have one"))
         else:
-            found, inner, machine = inside
-            findings += found
+            inner_findings, inner, machine = inside
+            findings += inner_findings
     findings.sort(key=lambda finding: (*SEVERITIES, UNKNOWN).index(finding.severity))
     cell = container.labels.get(f"{LABEL}cell")
     rows = (_row("ending", _ENDING, findings), _row("log", _LOG, findings), *inner)
@@ -239,15 +244,15 @@ def examine_log(
     rules: Sequence[Rule] = (),
     packages: Collection[str] = (),
 ) -> Diagnosis:
-    """Explain a log or a traceback called `where`; the other parameters are those of `explain_log`."""
+    """Explain a log or a traceback called `where`; the other parameters are as in `explain_log`."""
     findings = explain_log(log, models, rules, packages, machine)
     rows = (_row("log", _LOG, findings), _row(SYMBOLS, _SYMBOLS, findings))
     number = sum(finding.severity != UNKNOWN for finding in findings)
-    summary = counted(number, "explanation") + ("" if number == len(findings) else ", and more that is not known")
+    summary = counted(number, "explanation") + ("" if number == len(findings) else ", and a part without explanation")
     return Diagnosis(where, None, summary if number else "not known", rows, tuple(findings))
 
 
-def ending(container: ContainerInfo) -> list[Finding]:
+def check_ending(container: ContainerInfo) -> list[Finding]:
     """Return findings about the exit code. A run that ended well without output is not verified."""
     if container.running:
         return []
@@ -278,12 +283,12 @@ def parse(stdout: bytes) -> tuple[list[Finding], list[Row], dict[str, Any]] | No
     """Return findings, rows and facts of the doctor in a container; None for other output, which is not trusted."""
     try:
         answer = parse_json(stdout)
-        found = [Finding(*(str(each[key]) for key in Finding._fields)) for each in answer["findings"]]
-        rows = [Row(*(str(each[key]) for key in Row._fields)) for each in answer["checks"]]
+        findings = [Finding(*(str(fields[key]) for key in Finding._fields)) for fields in answer["findings"]]
+        rows = [Row(*(str(fields[key]) for key in Row._fields)) for fields in answer["checks"]]
         machine = dict(answer["machine"])
     except (ValueError, TypeError, KeyError):
         return None
-    return (found, rows, machine) if all(each.severity in SEVERITIES for each in found) else None
+    return (findings, rows, machine) if all(finding.severity in SEVERITIES for finding in findings) else None
 
 
 def _summary(container: ContainerInfo, cell: str | None) -> str:
@@ -320,7 +325,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Measured:
-    """The result of the smoke check `fabric-cuda`; with an empty status, why it did not run is the reason."""
+    """The result of the smoke check `fabric-cuda`. If `status` is empty, the check did not run, for `reason`."""
 
     status: str = ""
     reason: str = ""
@@ -340,13 +345,13 @@ def gather(root: Path = Path("/")) -> Host:
 
 
 def examine_fabric(image: Image, lock: Lock | None, host: Host, measured: Measured) -> Diagnosis:
-    """Return what NCCL takes between GPUs of this host and between hosts, for an image, and what it lacks.
+    """Return the transports of NCCL between GPUs of this host and between hosts, for an image, and what it lacks.
 
     Args:
-        image: of the cell; empty where none is named.
-        lock: the cell's.
-        host: of `gather`.
-        measured: the check's result in a container of the image.
+        image: the image of a cell, or an empty one.
+        lock: the lock of the cell, if any.
+        host: the facts that `gather` returned.
+        measured: the result of the smoke check in a container of the image.
     """
     machine = host.machine
     several = len(machine.gpus) > 1
@@ -375,7 +380,7 @@ def gpus(machine: Machine) -> Iterator[Finding]:
         for finding in check_visible(Image(), machine):
             yield finding._replace(check="gpus")
     elif len(machine.gpus) == 1:
-        yield Finding("gpus", "note", "there is one GPU: NCCL connects it to GPUs of other hosts alone", "")
+        yield Finding("gpus", "note", "there is only one GPU: NCCL connects it to GPUs of other hosts", "")
 
 
 def links(topology: str) -> Iterator[Finding]:
@@ -383,19 +388,21 @@ def links(topology: str) -> Iterator[Finding]:
     worst = worst_path(topology)
     if worst is None:
         text = "`nvidia-smi topo -m` does not say how the GPUs are connected"
-        yield Finding("links", "note", text, "name a cell whose image is in Docker: the transport is measured there")
+        yield Finding(
+            "links", "note", text, "name a cell whose image is in Docker, and the transport is measured in a container"
+        )
     elif worst.startswith("NV"):
         yield Finding("links", "note", f"{worst[2:]} NVLinks connect each pair of GPUs or more: NCCL takes P2P", "")
     elif worst in ("PIX", "PXB"):
         yield Finding("links", "note", f"PCIe switches connect the GPUs ({worst}): NCCL takes P2P over PCIe", "")
     else:
         text = f"a pair of GPUs is connected through a CPU ({worst}): NCCL takes shared memory (/dev/shm)"
-        fix = "NCCL_P2P_LEVEL=SYS allows P2P there, where the mainboard supports it; give containers --shm-size=16g"
+        fix = "NCCL_P2P_LEVEL=SYS allows P2P there if the mainboard supports it; give containers --shm-size=16g"
         yield Finding("links", "note", text, fix)
 
 
 def worst_path(topology: str) -> str | None:
-    """Return the worst kind of path between two GPUs, "NV18" or "SYS", in `nvidia-smi topo -m`; None for none."""
+    """Return the worst kind of path between two GPUs, "NV18" or "SYS", in `nvidia-smi topo -m`, or None."""
     rows = [re.sub(r"\x1b\[[\d;]*m", "", line).split() for line in topology.splitlines()]
     head = next((row for row in rows if row[:1] == ["GPU0"] and "X" not in row), [])
     count = sum(1 for name in head if re.fullmatch(r"GPU\d+", name))
@@ -448,12 +455,12 @@ def transport(measured: Measured) -> Iterator[Finding]:
 
 def _measured_summary(details: Mapping[str, Any]) -> str:
     nccl = _dict(details.get("nccl"))
-    taken = ", ".join(map(str, _dict(nccl.get("transports")))) or "no transport between GPUs"
+    transports = ", ".join(map(str, _dict(nccl.get("transports")))) or "no transport between GPUs"
     networks = ", ".join(map(str, _list(nccl.get("networks")))) or "none"
     speeds, link = _dict(details.get("bus_bandwidth")), _dict(details.get("link"))
     speed = f"; all-reduce reaches {list(speeds.values())[-1]} GB/s" if speeds else ""
     of = f" of the {link.get('bandwidth')} GB/s of {link.get('name')}" if speeds and link else ""
-    return f"NCCL takes {taken}; network between hosts: {networks}{speed}{of}"
+    return f"NCCL takes {transports}; network between hosts: {networks}{speed}{of}"
 
 
 def _dict(value: object) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Explain a log with the known messages, the messages of rules and the undefined symbols, and name what is left."""
+"""Explain a log with the known messages, the messages of rules and the undefined symbols; report the rest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from imagegen.plan.matrix.model_types import Models
 from imagegen.run.doctor_messages import explain_messages, explain_symbols
 
 LONGEST_LOG = 16 << 20  # characters of a log that are read
-UNKNOWN = "unknown"  # the level of a log, or of a traceback in it, that nothing here explains
+UNKNOWN = "unknown"  # the level of a log, or of a traceback in it, without an explanation
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
 _CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
 _LONGEST = 20_000  # characters of a traceback that are examined, from its start and before its end
@@ -32,20 +32,20 @@ _VERSION = re.compile(
 def explain_log(
     log: str, models: Models, rules: Sequence[Rule] = (), packages: Collection[str] = (), machine: str | None = None
 ) -> list[Finding]:
-    """Return the findings about a log: what explains it, then what nothing explains.
+    """Return the findings about a log: the explanations, then the part without explanation.
 
     Args:
         log: the text.
-        models: the model types, for messages about these.
-        rules: whose messages are searched.
-        packages: normalised names whose versions in the log are part of a suggested question.
-        machine: the processor that the log is of, if it is known.
+        models: the model types, which messages name.
+        rules: the rules whose messages are searched.
+        packages: normalised names whose versions in the log become part of a suggested question.
+        machine: the processor of the machine that wrote the log, if it is known.
     """
     explained = [*explain_symbols(log, machine=machine), *_explain(log, models, rules)]
-    left = unexplained(log, models, rules)
-    if explained and not left:
+    unknown = unexplained(log, models, rules)
+    if explained and not unknown:
         return explained
-    text = f"nothing that is known here explains {left or 'it'}"
+    text = f"no explanation is known for {unknown or 'it'}"
     return [*explained, Finding("log", UNKNOWN, text, _question(log, packages))]
 
 
@@ -68,19 +68,19 @@ def explain_rules(log: str, rules: Sequence[Rule]) -> Iterator[Finding]:
 
 
 def unexplained(log: str, models: Models, rules: Sequence[Rule]) -> str:
-    """Return the tracebacks of a log that nothing explains, in words; "" if there are none."""
+    """Describe the tracebacks of a log that have no explanation; return "" if there are none."""
     lines: list[str] = []
     for number, (text, line) in enumerate(_tracebacks(log)):
         if number < _MOST and line not in lines and not (_explain(text, models, rules) or [*explain_symbols(text)]):
             lines.append(line)
     if not lines:
         return ""
-    more = f" and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
-    return f"{counted(len(lines), 'traceback')}: {'; '.join(lines[:_SHOWN])}{more}"
+    ellipsis = f" and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
+    return f"{counted(len(lines), 'traceback')}: {'; '.join(lines[:_SHOWN])}{ellipsis}"
 
 
 def _tracebacks(log: str) -> Iterator[tuple[str, str]]:
-    """Yield each traceback, with those that it is chained to, and the line of its exception; equal ones once."""
+    """Yield each distinct traceback, with the tracebacks that it is chained to, and the line of its exception."""
     starts = [match.start() for match in _TRACEBACK.finditer(log)]
     first: int | None = None
     seen: set[str] = set()
@@ -112,7 +112,7 @@ def _exception(log: str, start: int, end: int) -> tuple[str, int]:
 
 
 def _question(log: str, packages: Collection[str]) -> str:
-    """Return what to try: `imagegen why`, with the versions that the log names."""
+    """Return a suggestion: `imagegen why` with the versions that the log names."""
     versions: dict[str, str] = {}
     for match in _VERSION.finditer(log):
         name = canonicalize_name(match[1])

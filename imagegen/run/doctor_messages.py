@@ -29,15 +29,15 @@ class KnownMessage:
 _SPAWN = (
     "VLLM_WORKER_MULTIPROC_METHOD=spawn (vLLM images have it), and no CUDA call in the parent before the engine starts"
 )
-_TWO = "run the image of one lock: its parts were resolved together, and `imagegen test` proves them"
+_TWO = "run the image of one lock: its parts were resolved together, and `imagegen test` tests them"
 
-# Of several hosts. torch's and gloo's were produced with torch 2.13.0 in two containers on one bridge
-# (tests/integration/test_two_nodes.py), Ray's first one likewise with ray 2.60.0; NCCL's and Ray's second one are
-# format strings of their sources.
+# Messages about several hosts. The messages of torch and gloo were produced with torch 2.13.0 in two containers on one
+# bridge (tests/integration/test_two_nodes.py), and Ray's first one likewise with ray 2.60.0. The messages of NCCL and
+# Ray's second one are format strings of their sources.
 _INTERFACE = "on each host, to the interface with the address that the others reach (`ip -br address`)"
 _HOSTS = (
     KnownMessage(
-        # In one second: the look-up ended when the time was over. One that DNS refuses ends at once.
+        # Both in one second, when the time was over. A look-up that DNS refuses ends at once.
         r"(\d\d:\d\d:\d\d)\.\d+ .{0,80}hostname of the client socket cannot be retrieved\. err=-3\s+"
         r"\[E\d+ \1.{0,80}client socket has timed out",
         "a connection to the rendezvous was possibly made too late: torch looks up the names of its addresses, and DNS "
@@ -50,7 +50,7 @@ _HOSTS = (
     KnownMessage(
         r"client socket has (?:timed out after \d+m?s while trying to connect to|failed to connect to any network "
         r"address of) \(([^\s,]{1,80}), \d+\)",
-        "the rendezvous at {0} cannot be reached: that is no address of the first host, or its port is closed",
+        "the rendezvous at {0} cannot be reached: the first host has another address, or its port is closed",
         "MASTER_ADDR (torchrun: --rdzv-endpoint) with an address of the first host, not localhost; open MASTER_PORT; "
         "containers on several hosts: `docker run --network host`",
         "torch 2.13.0, torch/csrc/distributed/c10d/socket.cpp",
@@ -79,7 +79,7 @@ _HOSTS = (
     ),
     KnownMessage(
         r"Unable to find address for: (\S+)",
-        "GLOO_SOCKET_IFNAME names {0}, which is no interface of this host or container",
+        "GLOO_SOCKET_IFNAME names {0}, and this host or container has no such interface",
         f"set GLOO_SOCKET_IFNAME {_INTERFACE}; a container has others than its host unless --network host",
         "torch 2.13.0 with gloo, gloo/transport/tcp/device.cc",
         "2026-11-23",
@@ -137,7 +137,7 @@ KNOWN = (
     KnownMessage(
         r"Free memory on device .{0,80}is less than desired GPU memory utilization",
         "the engine requests a share of all of the GPU's memory; another process, often the trainer, uses some of it",
-        "gpu_memory_utilization below what is free, counting what the trainer will need; `nvidia-smi` shows who has it",
+        "gpu_memory_utilization below the free share, less the trainer's memory; `nvidia-smi` shows the processes",
         "vLLM issue 20305; vllm/v1/worker/gpu_worker.py",
     ),
     KnownMessage(
@@ -196,14 +196,14 @@ KNOWN = (
     ),
     KnownMessage(
         r"max_tokens\b.{0,40} is too large: \d+\. This model's maximum context length is (\d+)",
-        "a request asks for more tokens than the engine's context of {0} leaves beside the prompt",
+        "a request asks for more tokens than the engine's context of {0} leaves after the prompt",
         "max_tokens below the context less the prompt, or start the engine with a larger max_model_len",
         "vllm 0.11.0, entrypoints/openai/serving_engine.py",
         "2026-11-22",
     ),
     KnownMessage(
         r"Unrecognized configuration class [^\0]{0,200}?for this kind of AutoModel: (\w+)",
-        "the checkpoint's architecture is none that {0} loads: it may be multimodal, or newer than this transformers",
+        "{0} does not load the checkpoint's architecture, which may be multimodal or newer than this transformers",
         "the Auto class of its kind (AutoModelForImageTextToText), or a newer transformers "
         "(`imagegen why transformers==... model==TYPE`)",
         "transformers 4.56.1 and 5.10.0, models/auto/auto_factory.py",
@@ -211,7 +211,7 @@ KNOWN = (
     ),
     KnownMessage(
         r"(?<!\S)(\S+) is not a local folder and is not a valid model identifier",
-        "{0} is no folder in this container, and the hub has no repository of that name for this user",
+        "{0} is not a folder in this container, and the hub has no repository of that name for this user",
         "mount the folder (`docker run -v`), or correct the name; a private or gated repository needs HF_TOKEN",
         "transformers 4.56.1 and 5.10.0, utils/hub.py",
         "2026-11-22",
@@ -219,7 +219,7 @@ KNOWN = (
     KnownMessage(
         r"gradient_accumulation_fusion set to True but the custom CUDA extension",
         "Megatron is to fuse the accumulation of gradients, which in its own layers takes APEX "
-        "with its CUDA extensions; an APEX of Python alone does not have them",
+        "with its CUDA extensions; an APEX of only Python does not have them",
         "gradient_accumulation_fusion=False (verl: +actor_rollout_ref.actor.megatron.override_transformer_config."
         "gradient_accumulation_fusion=False)",
         "megatron-core 0.13.1 and 0.16.1, tensor_parallel/layers.py",
@@ -240,13 +240,13 @@ KNOWN = (
     KnownMessage(
         r"no kernel image is available for execution on the device",
         "something was compiled for other GPUs than this one",
-        "take the image for this GPU (`imagegen list`); for what is compiled at run time, see TORCH_CUDA_ARCH_LIST",
+        "take the image for this GPU (`imagegen list`); for code compiled at run time, see TORCH_CUDA_ARCH_LIST",
         "CUDA Driver API, CUDA_ERROR_NO_BINARY_FOR_GPU",
     ),
     KnownMessage(
         r"CUDA_ERROR_UNSUPPORTED_PTX_VERSION|cudaErrorUnsupportedPtxVersion"
         r"|provided PTX was compiled with an unsupported toolchain",
-        "a kernel is there as PTX alone, of a newer CUDA than the host's driver can compile",
+        "a kernel exists only as PTX, of a newer CUDA than the host's driver can compile",
         "update the host's driver to the one that the image's CUDA came with",
         "CUDA Compatibility, Minor Version Compatibility",
     ),
@@ -297,7 +297,7 @@ KNOWN = (
     ),
     KnownMessage(
         r"patch_torch\.py[^\0]{0,600}?IndexError",
-        "this SGLang was made for another torch: it fails when weights are updated",
+        "this SGLang was made for another torch, and fails when weights are updated",
         _TWO,
         "sglang/srt/patch_torch.py",
     ),
@@ -345,17 +345,17 @@ def explain_messages(log: str, known_models: Models) -> list[Finding]:
 
     A message that begins within the text of an earlier one has no finding of its own.
     """
-    found = []
+    findings = []
     explained: list[tuple[int, int]] = []
-    for known in KNOWN:
-        match = re.search(known.sign, log)
+    for message in KNOWN:
+        match = re.search(message.sign, log)
         if match and not any(start <= match.start() < end for start, end in explained):
             explained.append(match.span())
             first = next((group for group in match.groups() if group), "")[:80]
-            text = known.text.replace("{0}", first)
-            fix = f"{model_type_summary(known_models, first)}: {known.fix}" if known.is_model else known.fix
-            found.append(Finding("log", "error", f"{text} [{known.source}, {known.date}]", fix))
-    return found
+            text = message.text.replace("{0}", first)
+            fix = f"{model_type_summary(known_models, first)}: {message.fix}" if message.is_model else message.fix
+            findings.append(Finding("log", "error", f"{text} [{message.source}, {message.date}]", fix))
+    return findings
 
 
 # Symbols that a log calls undefined: which releases of torch export them.
@@ -376,13 +376,14 @@ def machine_of(log: str) -> str:
 def explain_symbols(log: str, index: ExportIndex | None = None, machine: str | None = None) -> Iterator[Finding]:
     """Yield a finding for each undefined symbol of torch's own in the log.
 
-    Without an `index`, that of torch's wheels for the processor `machine` counts, which the log names otherwise.
+    The default `index` is the index of torch's wheels for the processor `machine`, by default the one that the log
+    names.
     """
-    found = [symbol for symbol in dict.fromkeys(_UNDEFINED.findall(log)) if torch_exports.owned(symbol)]
+    symbols = [symbol for symbol in dict.fromkeys(_UNDEFINED.findall(log)) if torch_exports.owned(symbol)]
     machine = machine or machine_of(log)
     on = "" if machine == "x86_64" else f" for {machine}"
-    index = index or (torch_exports.shipped(machine) if found else ExportIndex())
-    for symbol in found[:_MOST]:
+    index = index or (torch_exports.shipped(machine) if symbols else ExportIndex())
+    for symbol in symbols[:_MOST]:
         having = [release for release in index.releases if not index.lacks(release, [symbol])]
         name = demangle(symbol)[:_LONGEST]
         if having:
@@ -401,13 +402,13 @@ def explain_symbols(log: str, index: ExportIndex | None = None, machine: str | N
 
 def _spans(having: list[str], releases: tuple[str, ...]) -> str:
     """Return the releases as ranges: "2.4.0 to 2.6.0, 2.8.0"."""
-    places = [releases.index(each) for each in having]
+    positions = [releases.index(release) for release in having]
     spans: list[list[int]] = []
-    for place in places:
-        if spans and place == spans[-1][1] + 1:
-            spans[-1][1] = place
+    for position in positions:
+        if spans and position == spans[-1][1] + 1:
+            spans[-1][1] = position
         else:
-            spans.append([place, place])
+            spans.append([position, position])
     return ", ".join(
         releases[first] if first == last else f"{releases[first]} to {releases[last]}" for first, last in spans
     )

@@ -1,7 +1,7 @@
 """Fingerprints of an image's numerical results: read from a report of the numerics checks, and kept by image digest.
 
-The store keeps them, and a document that is attached to a published image: {"image": its digest, "results": {device:
-the details of a check}}.
+The store has them, and a document that is attached to a published image:
+{"image": digest, "results": {device: details of a check}}.
 
 A fingerprint has, for each operation, implementation and dtype, the sha256 of the result's bytes and some of its
 values. It belongs to one device: another GPU, or a CPU with other vector extensions, computes other bytes.
@@ -39,7 +39,7 @@ class NumericResult:
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """All results of one image on one device. `driver` is that of a GPU, `versions` of the libraries that compute."""
+    """All results of one image on one device. `driver` is the GPU's, `versions` has the libraries that compute."""
 
     device: str
     driver: str | None
@@ -48,7 +48,7 @@ class Fingerprint:
 
 
 def read(details: Any) -> Fingerprint | None:
-    """Read the details of a numerics check; None where they have another form, since the container wrote them."""
+    """Read the details of a numerics check, which a container wrote; return None if they have another form."""
     try:
         if details["format"] != FORMAT:
             return None
@@ -76,14 +76,14 @@ def _sample(value: Any) -> float | None:
 
 
 def remember(store: Store, image: str, report: SmokeReport) -> None:
-    """Keep the details of the report's numerics checks for the image with this digest, one for each device."""
-    found = {}
+    """Save the details of the report's numerics checks for the image with this digest, one for each device."""
+    details = {}
     for result in report.results:
         fingerprint = read(result.details) if result.check in CHECKS else None
         if fingerprint:
-            found[fingerprint.device] = dict(result.details)
+            details[fingerprint.device] = dict(result.details)
     with store.lock("numerics"):
-        _DETAILS.put(store, _key(image), {**_details(store, image), **found})
+        _DETAILS.put(store, _key(image), {**_details(store, image), **details})
 
 
 def recall(store: Store, image: str) -> tuple[Fingerprint, ...]:
@@ -92,12 +92,12 @@ def recall(store: Store, image: str) -> tuple[Fingerprint, ...]:
 
 
 def document(store: Store, image: str) -> bytes | None:
-    """Return what the store has of the image with this digest as a document to attach; None where it has nothing."""
-    found = _details(store, image)
-    return json.dumps({"image": image, "results": found}, sort_keys=True).encode() if found else None
+    """Return the document to attach to the image with this digest, or None if the store has no results of it."""
+    details = _details(store, image)
+    return json.dumps({"image": image, "results": details}, sort_keys=True).encode() if details else None
 
 
-def attached(content: Any, image: str) -> tuple[Fingerprint, ...]:
+def read_attached(content: Any, image: str) -> tuple[Fingerprint, ...]:
     """Return the fingerprints of an attached document's JSON. Raises ValueError for another image or form."""
     try:
         of, details = content["image"], list(content["results"].values())
@@ -105,10 +105,10 @@ def attached(content: Any, image: str) -> tuple[Fingerprint, ...]:
         raise ValueError(f"it does not have the form of numerical results: {type(error).__name__}") from error
     if of != image:
         raise ValueError(f"it is of {of}, and this image is {image}")
-    found = [read(detail) for detail in details]
-    if not found or None in found:
+    fingerprints = [read(detail) for detail in details]
+    if not fingerprints or None in fingerprints:
         raise ValueError("it does not have the form of numerical results")
-    return tuple(each for each in found if each)
+    return tuple(fingerprint for fingerprint in fingerprints if fingerprint)
 
 
 def _details(store: Store, image: str) -> dict[str, Any]:

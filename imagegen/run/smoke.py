@@ -39,7 +39,7 @@ class CheckResult:
     seconds: float
     reason: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
-    log: str = ""  # the end of its stderr, where it did not pass
+    log: str = ""  # the end of its stderr, if it did not pass
 
     @property
     def failed(self) -> bool:
@@ -47,9 +47,9 @@ class CheckResult:
 
     @property
     def note(self) -> str:
-        """The limits of a check that passed: what it did without, or did not try; "" if nothing."""
-        said = self.details.get("note")
-        return said if isinstance(said, str) else ""
+        """The limits of a check that passed: the parts that it left out, or ""."""
+        text = self.details.get("note")
+        return text if isinstance(text, str) else ""
 
     @property
     def explanation(self) -> str:
@@ -67,7 +67,7 @@ class SmokeReport:
 
     @property
     def passed(self) -> bool:
-        """Return whether no check failed and at least one passed: a report of skips alone verifies nothing."""
+        """Return whether no check failed and at least one passed: a report with only skips verifies nothing."""
         return not any(r.failed for r in self.results) and any(r.status == "pass" for r in self.results)
 
     def require_passed(self, *, fix: str) -> None:
@@ -138,9 +138,9 @@ class SmokeConditions:
         """Return the conditions of an engine (`info` as its API gives it) and of this machine's NVIDIA `devices`."""
         runtimes = sorted(info.get("Runtimes") or {})
         discovered = sorted(str(device) for device in info.get("DiscoveredDevices") or ())  # CDI, from Docker 28 on
-        named = [str(info.get(name)) for name in ("ID", "ServerVersion", "KernelVersion", "DefaultRuntime")]
+        versions = [str(info.get(name)) for name in ("ID", "ServerVersion", "KernelVersion", "DefaultRuntime")]
         may_have_gpus = bool(devices) or any("nvidia" in name for name in (*runtimes, *discovered))
-        return cls(json.dumps([named, runtimes, discovered, list(devices)]), may_have_gpus)
+        return cls(json.dumps([versions, runtimes, discovered, list(devices)]), may_have_gpus)
 
 
 def nvidia_devices() -> list[str]:
@@ -156,8 +156,8 @@ class SmokeFailed(SmokeError):
 
     code = "smoke-failed"
 
-    def __init__(self, what: str, report: SmokeReport, *, fix: str) -> None:
-        super().__init__(what, fix=fix)
+    def __init__(self, message: str, report: SmokeReport, *, fix: str) -> None:
+        super().__init__(message, fix=fix)
         self.report = report
 
 
@@ -170,7 +170,7 @@ def _xml(text: str) -> str:
 ROOT = "/imagegen-smoke"  # in the container only; no layer of an image holds it
 SHM_BYTES = 1 << 30  # the engine's default of 64 MiB is too small for NCCL and for torch's shared tensors
 EMULATED = 20  # times a check's limit where the processor is emulated: GRPO then took 1,776 s on a busy machine
-GRACE = 60  # seconds beyond a check's own limit, after which the runner itself is taken for dead
+GRACE = 60  # seconds after a check's own limit; then the runner itself counts as dead
 
 
 class SmokeOutcome(Protocol):
@@ -218,24 +218,25 @@ def run(
     progress: Progress,
     only: Collection[str] = (),
 ) -> SmokeReport:
-    """Run every check that applies to the lock in one container of the image `ref`; of one with several environments,
-    those of each, as `run_in_environment`, and return one report of all.
+    """Run every check that applies to the lock in one container of the image `ref`.
+
+    If the image has several environments, run the checks of each (`run_in_environment`), and return one report.
 
     Args:
-        engine: where the image is.
-        ref: the image, as the engine knows it.
-        lock: what the image was built from.
-        declared: what the matrix declares of the cell's packages.
-        require_gpu: count a check that is skipped for want of a GPU as failed.
+        engine: the engine that has the image.
+        ref: the image's reference in the engine.
+        lock: the lock of the image.
+        declared: the matrix's declarations about the cell's packages.
+        require_gpu: count a check that is skipped for lack of a GPU as failed.
         progress: logs each result.
-        only: names of the checks to run; if empty, all that do not have to be named.
+        only: names of the checks to run; if empty, all checks that do not have to be named.
 
-    A failure inside the container is a result. Raises EngineError when no container can be started or the engine fails,
-    which says nothing about the image.
+    A failure inside the container is a result. Raises EngineError if no container can be started or the engine fails;
+    that is no result of the image.
     """
     if not isinstance(lock, CombinedLock):
-        (found,) = environments(lock)
-        return _run(engine, ref, found, declared, require_gpu=require_gpu, progress=progress, only=only)
+        (only_environment,) = environments(lock)
+        return _run(engine, ref, only_environment, declared, require_gpu=require_gpu, progress=progress, only=only)
     reports = [
         run_in_environment(
             engine,
@@ -248,7 +249,7 @@ def run(
         )
         for environment in lock.environments
     ]
-    return joined(ref, lock.cell, reports)
+    return join_reports(ref, lock.cell, reports)
 
 
 def run_in_environment(
@@ -267,12 +268,12 @@ def run_in_environment(
     """
     progress.say(f"environment {environment.name}:")
     report = _run(engine, ref, environment, declared, require_gpu=require_gpu, progress=progress, only=only)
-    named = [replace(result, check=check_name(environment.name, result.check)) for result in report.results]
-    return replace(report, results=tuple(named))
+    results = [replace(result, check=check_name(environment.name, result.check)) for result in report.results]
+    return replace(report, results=tuple(results))
 
 
 def activation(environment: LockedEnvironment) -> tuple[str, ...]:
-    """Return the words before a program's that run it in one of several environments; () for the only one."""
+    """Return the words that run a program in an environment when they precede it; () for the only environment."""
     return ("sh", "-c", f'. {environment.prefix}/bin/activate && exec "$@"', "sh") if environment.name else ()
 
 
@@ -281,8 +282,8 @@ def check_name(environment: str, check: str) -> str:
     return f"{environment}: {check}" if environment else check
 
 
-def joined(image: str, cell: str, reports: Sequence[SmokeReport]) -> SmokeReport:
-    """Return the reports of all environments of an image as one; it has a failure where one of them has not passed."""
+def join_reports(image: str, cell: str, reports: Sequence[SmokeReport]) -> SmokeReport:
+    """Join the reports of all environments of an image; an environment without a passed check is a failure."""
     results = [
         result
         for report in reports
@@ -311,16 +312,18 @@ def _run(
     lock, results = environment.lock, []
     programs = files_for(environment, declared)
     with ExitStack() as stack:
-        container = _started(stack, engine, ref, programs, gpus=lock.axes.get("cuda") != "cpu")
+        container = _start_container(stack, engine, ref, programs, gpus=lock.axes.get("cuda") != "cpu")
         for check in applicable(parts(lock), only):
-            result = judged(_run_one(container, check, activation(environment)), check, require_gpu=require_gpu)
+            result = apply_gpu_requirement(
+                _run_one(container, check, activation(environment)), check, require_gpu=require_gpu
+            )
             note = f" ({result.explanation})" if result.explanation and not result.failed else ""
             progress.say(f"  {result.check}: {result.status}, {result.seconds:.1f} s{note}")
             results.append(result)
     return SmokeReport(ref, lock.cell, tuple(results))
 
 
-def _started(
+def _start_container(
     stack: ExitStack, engine: SmokeEngine, ref: str, programs: Mapping[str, bytes], *, gpus: bool
 ) -> SmokeContainer:
     """Start a container, with all GPUs if they are required and the engine has them."""
@@ -328,7 +331,7 @@ def _started(
         try:
             return stack.enter_context(engine.container(ref, files=programs, gpus=True, shm_size=SHM_BYTES))
         except NoGpuError:
-            pass  # the checks that need one say that there is none
+            pass  # the checks that need a GPU report that
     return stack.enter_context(engine.container(ref, files=programs, gpus=False, shm_size=SHM_BYTES))
 
 
@@ -342,7 +345,8 @@ def spec(lock: Lock, declared: Declarations) -> dict[str, object]:
     return {
         "python": lock.python,
         "prefix": PREFIX,
-        "env": {each.name: each.value for each in lock.env if each.name not in SEARCH_PATHS},  # others may add to them
+        # Without search paths, to which programs may add.
+        "env": {variable.name: variable.value for variable in lock.env if variable.name not in SEARCH_PATHS},
         "versions": {package.name: package.version for package in lock.packages},
         "imports": {name: list(modules) for name, modules in declared.imports.items()},
         "omits": dict(declared.omits),
@@ -369,8 +373,8 @@ def files(spec: Mapping[str, object]) -> dict[str, bytes]:
     return {**programs, f"{ROOT}/spec.json": json.dumps(spec, indent=2, sort_keys=True).encode()}
 
 
-def judged(result: CheckResult, check: Check, *, require_gpu: bool) -> CheckResult:
-    """Return the result; a failure where a GPU is required and the check was skipped for the lack of one."""
+def apply_gpu_requirement(result: CheckResult, check: Check, *, require_gpu: bool) -> CheckResult:
+    """Return the result, or a failure if a GPU is required and the check was skipped for lack of one."""
     if require_gpu and check.device == "cuda" and check.gpus == 1 and result.status == "skip":
         return replace(result, status="fail", reason=f"a GPU is required, and: {result.reason}")
     return result
@@ -402,7 +406,7 @@ def _run_one(container: SmokeContainer, check: Check, activated: Sequence[str]) 
 
 
 def parse(name: str, outcome: SmokeOutcome, seconds: float) -> CheckResult:
-    """Return the runner's one line as a result; a failure for anything else, since the container is not trusted."""
+    """Return the runner's one line as a result; other output is a failure, because the container is not trusted."""
     text = outcome.stdout.decode("utf-8", "replace").strip()
     log = outcome.stderr.decode("utf-8", "replace").strip()
     try:
@@ -411,12 +415,14 @@ def parse(name: str, outcome: SmokeOutcome, seconds: float) -> CheckResult:
         result = None
     if result:
         return result
-    said = (log or text or "nothing").splitlines()[-1]
-    return CheckResult(name, "fail", seconds, f"the runner ended with exit code {outcome.exit_code}: {said}", log=log)
+    last_line = (log or text or "nothing").splitlines()[-1]
+    return CheckResult(
+        name, "fail", seconds, f"the runner ended with exit code {outcome.exit_code}: {last_line}", log=log
+    )
 
 
 def read_result(name: str, answer: Any) -> CheckResult | None:
-    """Return the check's result from the runner's JSON object; None where it has another form."""
+    """Return the check's result from the runner's JSON object, or None if it has another form."""
     try:
         result = CheckResult(**answer)
     except TypeError:

@@ -197,13 +197,13 @@ def info(**changes: Any) -> ContainerInfo:
     ],
 )
 def test_how_a_container_ended(changes: dict[str, Any], severity: str, said: str) -> None:
-    (found,) = doctor.ending(info(**changes))
+    (found,) = doctor.check_ending(info(**changes))
     assert (found.severity, said in found.text) == (severity, True)
 
 
 def test_a_container_that_ended_well_or_runs_needs_nothing() -> None:
-    assert doctor.ending(info()) == []
-    assert doctor.ending(info(running=True, exit_code=0, log="")) == []
+    assert doctor.check_ending(info()) == []
+    assert doctor.check_ending(info(running=True, exit_code=0, log="")) == []
 
 
 def test_a_row_shows_what_was_found_and_not_the_opposite_of_its_status() -> None:

@@ -266,8 +266,8 @@ def test_any_metadata_is_read_or_refused(raw: bytes) -> None:
         (metadata("pack", "1.0", "numpy; " + "(" * 900 + "extra == 'x'" + ")" * 900), "is not a PEP 508 requirement"),
         (metadata("pack", "1.0", "n" * 3000), "longer than 2000 characters"),
         (metadata("pack", "1.0", *(f"n{i}" for i in range(2001))), "it has 2001 requirements"),
-        (metadata("other", "1.0"), "it is that of other 1.0"),
-        (metadata("pack", "2.0"), "it is that of pack 2.0"),
+        (metadata("other", "1.0"), "it belongs to other 1.0"),
+        (metadata("pack", "2.0"), "it belongs to pack 2.0"),
         (metadata("pack", "one"), "one"),
         (metadata("p!", "1.0"), "name is invalid"),
         (metadata("pack", "1.0", more="Name: pack"), "more than one Name"),
@@ -317,7 +317,7 @@ def test_a_file_beside_the_wheel_is_the_one_that_the_index_names(index: Index, s
     index.page("pack", Offer(filename, metadata_sha256=sha256))
     assert one(settings, requested()).releases["1.0"].requires == ()
     index.page("pack", Offer(filename, metadata_sha256="0" * 64))
-    assert "not the file whose sha256 the index tells" in why(settings, requested())
+    assert "its sha256 differs from the index" in why(settings, requested())
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,17 @@ from imagegen.plan.lock.environments import LockedEnvironment
 from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedGpus, LockedWheel
 from imagegen.plan.matrix.model import Declarations, EnvVar
 from imagegen.run import smoke
-from imagegen.run.smoke import EMULATED, GRACE, ROOT, CheckResult, SmokeReport, files, judged, parse, spec
+from imagegen.run.smoke import (
+    EMULATED,
+    GRACE,
+    ROOT,
+    CheckResult,
+    SmokeReport,
+    apply_gpu_requirement,
+    files,
+    parse,
+    spec,
+)
 from tests.support.environment_samples import combined
 from tests.support.interpreters import LOCKED
 
@@ -169,9 +179,9 @@ def test_an_image_passes_if_each_of_its_environments_does() -> None:
     passed, skipped, failed = (
         SmokeReport("i", name, (CheckResult(f"{name}: one", name, 0.0),)) for name in ("pass", "skip", "fail")
     )
-    assert smoke.joined("i", "c", [passed, passed]).passed
-    assert not smoke.joined("i", "c", [passed, skipped]).passed
-    assert not smoke.joined("i", "c", [failed, passed]).passed
+    assert smoke.join_reports("i", "c", [passed, passed]).passed
+    assert not smoke.join_reports("i", "c", [passed, skipped]).passed
+    assert not smoke.join_reports("i", "c", [failed, passed]).passed
 
 
 def test_an_answer_that_never_comes_is_a_failure_and_the_report_goes_on(tmp_path: Path) -> None:
@@ -219,12 +229,12 @@ def test_only_the_runners_own_form_is_accepted(change: dict[str, object]) -> Non
 def test_a_required_gpu_turns_only_gpu_skips_into_failures() -> None:
     for check in CHECKS:
         skipped = smoke.CheckResult(check.name, "skip", 0.1, "no NVIDIA GPU in this container")
-        assert judged(skipped, check, require_gpu=False) == skipped
-        strict = judged(skipped, check, require_gpu=True)
+        assert apply_gpu_requirement(skipped, check, require_gpu=False) == skipped
+        strict = apply_gpu_requirement(skipped, check, require_gpu=True)
         assert strict.failed == (check.device == "cuda" and check.gpus == 1)
         assert "no NVIDIA GPU in this container" in strict.reason
         passed = smoke.CheckResult(check.name, "pass", 0.1)
-        assert judged(passed, check, require_gpu=True) == passed
+        assert apply_gpu_requirement(passed, check, require_gpu=True) == passed
     # These have no part that goes without a GPU.
     alone = {"cuda", "nccl", "fabric-cuda", "rollout-vllm", "rollout-sglang", "flash-attn-cuda", "conv1d-cuda"}
     alone |= {"apex-cuda", "openrlhf-grpo", "te-cuda", "trl-vllm-grpo"}

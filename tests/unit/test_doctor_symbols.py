@@ -53,7 +53,7 @@ def test_a_long_log_is_explained_within_seconds(unit: str) -> None:
     message = "Qwen/Qwen3 is not a local folder and is not a valid model identifier"
     with within(4):
         diagnosis = examine_log("the log", unit * (1_000_000 // len(unit)) + f"\n{message}\n", Models(""))
-    assert any("Qwen/Qwen3 is no folder" in finding.text for finding in diagnosis.findings)
+    assert any("Qwen/Qwen3 is not a folder" in finding.text for finding in diagnosis.findings)
 
 
 def test_a_log_gets_symbols_and_known_messages() -> None:

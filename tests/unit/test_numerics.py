@@ -103,16 +103,16 @@ def test_a_document_has_what_the_store_has_of_the_image(tmp_path: Path) -> None:
     assert numerics.document(store, "sha256:a") is None
     numerics.remember(store, "sha256:a", report(details("EPYC"), details("NVIDIA H200")))
     content = json.loads(numerics.document(store, "sha256:a") or b"")
-    assert numerics.attached(content, "sha256:a") == numerics.recall(store, "sha256:a")
+    assert numerics.read_attached(content, "sha256:a") == numerics.recall(store, "sha256:a")
     with pytest.raises(ValueError, match="sha256:b"):
-        numerics.attached(content, "sha256:b")
+        numerics.read_attached(content, "sha256:b")
 
 
 @given(JSON)
 def test_whatever_is_attached_is_read_or_refused(value: Any) -> None:
     for content in (value, {"image": "a", "results": value}, {"image": "a", "results": {"GPU": value}}):
         with pytest.raises(ValueError, match="form"):
-            numerics.attached(content, "a")
+            numerics.read_attached(content, "a")
 
 
 # ---- comparing

@@ -1,8 +1,8 @@
-"""An image with gzip layers instead of zstd layers: the same diff_ids, other blobs.
+"""Gzip layers of an image instead of zstd layers, with the same diff_ids and other blobs.
 
 They are for registries and runtimes that do not know zstd. Equal layers give equal blobs. A gzip header has no name and
 no time. The stream is cut into blocks of a fixed size, which are compressed in parallel. Sources: RFC 1952; RFC 1951 (a
-block without contents ends at a byte's border); pigz, where the window of a block is the 32 KiB before it, as here.
+block without contents ends at a byte's border); pigz, whose blocks also have a window of the 32 KiB before them.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _uncompressed(layer: Layer, store: Store, meter: Meter) -> Iterator[io.Buffe
             f"layer {layer.name} was missing or damaged",
             code="store-blobs-missing",
             where=str(store.path(layer.digest)),
-            fix="run the same command again: it makes it anew",
+            fix="run the same command again, which makes the layer anew",
         )
     with store.open(layer.digest) as blob:
         stream = zstandard.ZstdDecompressor().stream_reader(blob, read_size=_READ, read_across_frames=True)  # type: ignore[arg-type]
@@ -140,7 +140,7 @@ def _uncompressed(layer: Layer, store: Store, meter: Meter) -> Iterator[io.Buffe
 
 
 class _Counted(io.RawIOBase):
-    """A stream whose bytes are counted as they are read."""
+    """A stream that counts the bytes that are read."""
 
     def __init__(self, stream: zstandard.ZstdDecompressionReader, meter: Meter) -> None:
         self._stream, self._meter = stream, meter

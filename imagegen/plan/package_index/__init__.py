@@ -1,1 +1,1 @@
-"""Package metadata from an index: the releases of a package, and the metadata of one wheel of each."""
+"""Package metadata from an index, with the metadata of one wheel of each release."""

@@ -1,6 +1,6 @@
-"""Metadata of a package that is not shipped, read from the index while a question waits, and kept for the day.
+"""Look up packages that are not shipped in the index while a question waits, and cache the metadata for a day.
 
-Few releases are read, with short timeouts; an index that does not answer leaves the package unknown.
+Few releases are read, with short timeouts. If the index does not answer, the package stays unknown.
 """
 
 from __future__ import annotations
@@ -47,24 +47,25 @@ def look_up(
         for name, specifier in list(requested.items())[:_PACKAGES]
     }
     keys = {name: _key(url, package, text, today) for name, (package, text) in packages.items()}
-    known = {name: found for name, key in keys.items() if (found := _CACHE.get(context.store, key)) is not None}
-    if url and (missing := [name for name in keys if name not in known]):
+    records = {name: _CACHE.get(context.store, key) for name, key in keys.items()}
+    texts = {name: record for name, record in records.items() if record is not None}
+    if url and (missing := [name for name in keys if name not in texts]):
         context.progress.say(f"asking {DEFAULT} for {', '.join(missing)}")
-        for name, found in _fetch([packages[name] for name in missing], url, context.settings, today).items():
-            known[name] = found
-            _keep(context, keys[name], found)
-    return {name: metadata_file.parse(text.encode(), name=name) for name, text in known.items() if text != _MISSING}
+        for name, document in _fetch([packages[name] for name in missing], url, context.settings, today).items():
+            texts[name] = document
+            _save(context, keys[name], document)
+    return {name: metadata_file.parse(text.encode(), name=name) for name, text in texts.items() if text != _MISSING}
 
 
 def _key(url: str | None, package: PackageReleases, specifier: str, today: str) -> str:
     return digest_of(json.dumps([url, package.name, specifier, today, *package.extras]).encode())
 
 
-def _keep(context: Context, key: str, found: str) -> None:
+def _save(context: Context, key: str, text: str) -> None:
     try:
-        _CACHE.put(context.store, key, found)
+        _CACHE.put(context.store, key, text)
     except ImagegenError as error:
-        context.progress.say(f"not kept for later: {error.what}")
+        context.progress.say(f"metadata of packages is not saved: {error.what}")
 
 
 def _fetch(
@@ -79,7 +80,7 @@ def _fetch(
                 package.name: pool.submit(_read, package, specifier, client, url, today, deadline)
                 for package, specifier in requested
             }
-            return {name: found for name, job in jobs.items() if (found := job.result()) is not None}
+            return {name: text for name, job in jobs.items() if (text := job.result()) is not None}
         finally:
             client.close()
             pool.shutdown(cancel_futures=True)
@@ -97,10 +98,10 @@ def _read(
 
     try:
         links = releases.newest(name, package_index.project(client, url, name), SpecifierSet(specifier), _AT_MOST)
-        found = metadata_file.dumps(releases.read(package, links, fetch, today)).decode() if links else _MISSING
-        metadata_file.parse(found.encode(), name=name) if links else None
+        text = metadata_file.dumps(releases.read(package, links, fetch, today)).decode() if links else _MISSING
+        metadata_file.parse(text.encode(), name=name) if links else None
     except NotFoundError:
         return _MISSING
     except (FetchError, MatrixError):
         return None
-    return found
+    return text

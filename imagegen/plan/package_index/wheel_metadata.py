@@ -1,4 +1,4 @@
-"""METADATA of a wheel on an index, without the wheel: the file beside it (PEP 658), or ranges of its zip archive."""
+"""Read METADATA of a wheel on an index from its metadata file (PEP 658), or from ranges of the wheel's archive."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _AHEAD = 64 << 10  # bytes that a request asks for at least
 
 @dataclass(frozen=True)
 class Metadata:
-    """The fields that are read, as they are written in the wheel."""
+    """Fields of METADATA, in the wheel's own spelling."""
 
     requires: tuple[str, ...]
     python: str
@@ -35,7 +35,7 @@ class Metadata:
 
 
 def fetch(client: Client, link: IndexLink, package: str, version: str) -> Metadata:
-    """The metadata of the wheel behind `link`. Raises FetchError, also when it is not this release's."""
+    """Return the metadata of the wheel behind `link`. Raises FetchError, also for the metadata of another release."""
     try:
         return parse(read(client, link), package, version)
     except ValueError as error:
@@ -43,41 +43,45 @@ def fetch(client: Client, link: IndexLink, package: str, version: str) -> Metada
 
 
 def read(client: Client, link: IndexLink) -> bytes:
-    """The file as it is. Raises FetchError."""
-    parts = urlsplit(link.url)
+    """Return the bytes of METADATA. Raises FetchError."""
+    address = urlsplit(link.url)
     try:
-        raw = client.get(parts._replace(path=f"{parts.path}.metadata").geturl())
+        raw = client.get(address._replace(path=f"{address.path}.metadata").geturl())
     except NotFoundError:  # older uploads and some mirrors lack it
         raw = _from_archive(client, link)
     else:
         if link.metadata_sha256 and hashlib.sha256(raw).hexdigest() != link.metadata_sha256:
-            raise FetchError(_broken(link), why="it is not the file whose sha256 the index tells")
+            raise FetchError(_broken(link), why="its sha256 differs from the index")
     return raw
 
 
 def parse(raw: bytes, package: str, version: str) -> Metadata:
-    """Raises ValueError for what is not the metadata of this release."""
+    """Parse METADATA. Raises ValueError if it is malformed or belongs to another release."""
     if len(raw) > _LONGEST:
         raise ValueError(f"it is longer than {_LONGEST >> 20} MiB")
-    found = email.parser.HeaderParser().parsestr(raw.decode(errors="replace"))
+    headers = email.parser.HeaderParser().parsestr(raw.decode(errors="replace"))
 
-    def every(field: str) -> list[str]:
-        return [" ".join(str(value).split()) for value in found.get_all(field, [])]
+    def values_of(field: str) -> list[str]:
+        return [" ".join(str(value).split()) for value in headers.get_all(field, [])]
 
-    def one(field: str) -> str:
-        values = every(field)
+    def value_of(field: str) -> str:
+        values = values_of(field)
         if len(values) != 1:
             raise ValueError(f"it has {'no' if not values else 'more than one'} {field}")
         return values[0]
 
-    if canonicalize_name(one("Name"), validate=True) != package or Version(one("Version")) != Version(version):
-        raise ValueError(f"it is that of {one('Name')} {one('Version')}")
-    extras = frozenset(canonicalize_name(extra) for extra in every("Provides-Extra"))
-    return Metadata(tuple(every("Requires-Dist")), one("Requires-Python") if "Requires-Python" in found else "", extras)
+    if canonicalize_name(value_of("Name"), validate=True) != package or Version(value_of("Version")) != Version(
+        version
+    ):
+        raise ValueError(f"it belongs to {value_of('Name')} {value_of('Version')}")
+    extras = frozenset(canonicalize_name(extra) for extra in values_of("Provides-Extra"))
+    return Metadata(
+        tuple(values_of("Requires-Dist")), value_of("Requires-Python") if "Requires-Python" in headers else "", extras
+    )
 
 
 def of_file(file: BinaryIO, package: str, version: str) -> Metadata:
-    """Return the metadata of a wheel. Raises ValueError for what is no wheel, or is that of another release."""
+    """Return the metadata of a wheel file. Raises ValueError if it is not a wheel, or a wheel of another release."""
     try:
         with zipfile.ZipFile(file) as archive:
             raw = _member(archive)
@@ -94,14 +98,14 @@ def _from_archive(client: Client, link: IndexLink) -> bytes:
     try:
         with zipfile.ZipFile(_Remote(client, link.url)) as archive:
             return _member(archive)
-    # What zipfile and zlib raise over archives that are none, damaged, or of a future version.
+    # zipfile and zlib raise these for damaged archives, other files, and archives of a future version.
     except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError) as error:
-        raise FetchError(_broken(link), why=f"no file beside it, and as an archive: {error}") from error
+        raise FetchError(_broken(link), why=f"it has no metadata file, and as an archive: {error}") from error
 
 
 @contextmanager
 def archive(client: Client, link: IndexLink) -> Iterator[zipfile.ZipFile]:
-    """Open the wheel behind `link`, of which what is read is fetched by ranges. Raises FetchError."""
+    """Open the wheel behind `link`; ranges of it are fetched when they are read. Raises FetchError."""
     try:
         with zipfile.ZipFile(_Remote(client, link.url)) as opened:
             yield opened
@@ -131,12 +135,12 @@ def _member(archive: zipfile.ZipFile) -> bytes:
 
 
 def _is_metadata(name: str) -> bool:
-    folder, _, rest = name.partition("/")
-    return folder.endswith(".dist-info") and rest == "METADATA"
+    folder, _, path = name.partition("/")
+    return folder.endswith(".dist-info") and path == "METADATA"
 
 
 class _Remote(io.RawIOBase):
-    """A file on a server, read by ranges. One piece is kept: zipfile reads the end of the file, which is contiguous."""
+    """A file on a server, read by ranges. One piece is cached, because zipfile reads the end of the file at first."""
 
     def __init__(self, client: Client, url: str) -> None:
         self._client, self._url = client, url
@@ -170,6 +174,6 @@ class _Remote(io.RawIOBase):
             self._start = max(0, min(self._at, self._size - _AHEAD))
             upto = min(max(end, self._start + _AHEAD), self._size)
             self._piece = self._client.piece(self._url, self._start, upto - self._start)
-        found = self._piece[self._at - self._start : end - self._start]
+        data = self._piece[self._at - self._start : end - self._start]
         self._at = end
-        return found
+        return data

@@ -179,7 +179,7 @@ def _audit(title: str, predicate: dict[str, Any], _: ReadImage, lock: Lock | Non
 
 
 def _numerics(title: str, content: dict[str, Any], image: ReadImage, _: Lock | None, __: Sequence[str]) -> StepResult:
-    devices = [fingerprint.device for fingerprint in numerics.attached(content, image.digest)]
+    devices = [fingerprint.device for fingerprint in numerics.read_attached(content, image.digest)]
     return passed(title, f"measured on {' and '.join(devices)}")
 
 

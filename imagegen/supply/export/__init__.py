@@ -50,7 +50,7 @@ class RootFiles:
     """The root file system of an image.
 
     `entries` are sorted so that directories come before their contents. `origins` names the layer's index and the
-    number of the member in it that have a file's content, for each path of a file; hard links have that of their file.
+    number of the member in it that have a file's content, for each file; a hard link has the origin of its file.
     """
 
     entries: tuple[Entry, ...]
@@ -60,8 +60,8 @@ class RootFiles:
 def read_tree(image: Image, store: Store) -> RootFiles:
     """Read the image's layers.
 
-    Raises StoreError for a layer that is absent or damaged, or that holds what no exported tree can (devices, pipes,
-    files below symbolic links, names that leave the tree).
+    Raises StoreError for a layer that is absent or damaged, or that has entries that no exported tree can have
+    (devices, pipes, files below symbolic links, names that leave the tree).
     """
     tree: dict[str, Entry] = {}
     origins: dict[str, tuple[int, int]] = {}
@@ -121,8 +121,8 @@ def _apply(
             elif name.startswith(WHITEOUT):
                 removed.add(f"{folder}/{name.removeprefix(WHITEOUT)}".lstrip("/"))
             elif path:
-                known = ChainMap(added, tree)
-                added[path] = _linked(path, member, known) if member.islnk() else _entry(path, member, archive)
+                merged = ChainMap(added, tree)
+                added[path] = _linked(path, member, merged) if member.islnk() else _entry(path, member, archive)
                 if added[path].kind == "file":
                     origins[path] = origins[member.linkname] if member.islnk() else (index, number)
     emptied |= {path for path, entry in added.items() if entry.kind != "directory" and _is_directory(path, tree)}
@@ -137,7 +137,7 @@ def _require_directories(paths: Iterable[str], tree: Mapping[str, Entry], layer:
     for path in paths:
         folder = path.rpartition("/")[0]
         if folder and not _is_directory(folder, tree):
-            why = f"{folder} is no directory of the image"
+            why = f"{folder} is not a directory of the image"
             raise StoreError(
                 f"{path} cannot be exported", code="store-unsupported-file", where=f"layer {layer.name}", why=why
             )
@@ -154,13 +154,13 @@ def _parents(path: str) -> Iterator[str]:
         yield path
 
 
-def _linked(path: str, member: tarfile.TarInfo, known: Mapping[str, Entry]) -> Entry:
-    target = known.get(member.linkname)
+def _linked(path: str, member: tarfile.TarInfo, entries: Mapping[str, Entry]) -> Entry:
+    target = entries.get(member.linkname)
     if target is None or target.kind != "file":
         raise StoreError(
             f"{path} cannot be exported",
             code="store-unsupported-file",
-            why=f"it is a hard link to {member.linkname}, which is no file",
+            why=f"it is a hard link to {member.linkname}, which is not a file",
         )
     return replace(target, path=path)
 

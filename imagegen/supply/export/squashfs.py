@@ -2,7 +2,7 @@
 
 The file system is the image's, with three files that tell enroot how to start it: /etc/rc (entry point, command and
 working directory), /etc/environment and /etc/fstab. It goes to mksquashfs as one tar stream in a fixed order, so the
-bytes depend on the image and on the release of squashfs-tools alone.
+bytes depend only on the image and on the release of squashfs-tools.
 
 Sources: enroot, doc/image-format.md, and what its `common.sh` does to /etc/environment (3.5); mksquashfs(1); Linux,
 fs/squashfs/squashfs_fs.h (superblock, inodes).
@@ -49,7 +49,7 @@ _VARIABLE = re.compile(r"(?!ENROOT_)[A-Za-z_][A-Za-z0-9_]*=(?![\"'])(?!.*\$\{)[^
 
 @dataclass(frozen=True)
 class SquashfsFile:
-    """A written squashfs: `size` is its bytes, `unpacked` those of all files in it."""
+    """A written squashfs: `size` is its bytes, `unpacked` the bytes of all files in it."""
 
     image: str  # digest
     file: Path
@@ -69,7 +69,7 @@ class SquashfsFile:
 
 
 def require_program(env: Mapping[str, str], system: Sequence[str] = ("/usr/sbin", "/sbin")) -> str:
-    """Return the path of mksquashfs. Raises StoreError where it is not installed: cheap to ask before long work."""
+    """Return the path of mksquashfs. Raises StoreError if it is not installed; call this before long work."""
     path = os.pathsep.join((env.get("PATH", os.defpath), *system))
     if program := shutil.which(PROGRAM, path=path):
         return program
@@ -79,7 +79,7 @@ def require_program(env: Mapping[str, str], system: Sequence[str] = ("/usr/sbin"
 def write(image: Image, file: Path, store: Store, env: Mapping[str, str], progress: Progress) -> SquashfsFile:
     """Write the image's file system to a new file, which appears complete or not at all.
 
-    Raises StoreError where mksquashfs is missing or fails, where the file exists or cannot be written, for a variable
+    Raises StoreError if mksquashfs is missing or fails, if the file exists or cannot be written, for a variable
     that enroot would change, and as `read_tree`.
     """
     program = require_program(env)
@@ -128,14 +128,14 @@ exec {shlex.join(entrypoint)} "$@"
 
 
 def write_tar(image: Image, tree: RootFiles, added: Mapping[str, bytes], store: Store, stream: IO[bytes]) -> None:
-    """Write the tree with `added` files as a tar stream: directories and symbolic links, `added`, then files as they
-    stand in the layers.
+    """Write the tree with `added` files as a tar stream: directories and symbolic links, `added`, then files in the
+    order of the layers.
 
     Raises StoreError as `contents`, OSError from the stream.
     """
     entries = {entry.path: entry for entry in tree.entries if entry.path not in added}
     by_origin: dict[tuple[int, int], list[Entry]] = defaultdict(list)
-    # GNU's form holds names that are not UTF-8 as they are.
+    # GNU's format stores names that are not UTF-8 unchanged.
     with tarfile.open(fileobj=stream, mode="w|", format=tarfile.GNU_FORMAT, errors="surrogateescape") as archive:
         for folder in sorted({path.rpartition("/")[0] for path in added} - entries.keys()):
             archive.addfile(_member(Entry(folder, "directory", 0o755, 0, 0, EPOCH)))
@@ -154,19 +154,19 @@ def write_tar(image: Image, tree: RootFiles, added: Mapping[str, bytes], store: 
 
 def _add_file(archive: tarfile.TarFile, entries: Sequence[Entry], content: IO[bytes]) -> None:
     """Add the first entry with its content, and the others as hard links to it."""
-    first, *others = entries
+    first, *links = entries
     archive.addfile(_member(first), content)
-    for other in others:
+    for other in links:
         link = _member(other)
         link.type, link.linkname, link.size = tarfile.LNKTYPE, first.path, 0
         archive.addfile(link)
 
 
 def _member(entry: Entry) -> tarfile.TarInfo:
-    found = tarfile.TarInfo(entry.path)
-    found.type, found.linkname, found.size = _KINDS[entry.kind], entry.target, entry.size
-    found.mode, found.uid, found.gid, found.mtime = entry.mode, entry.uid, entry.gid, entry.mtime
-    return found
+    member = tarfile.TarInfo(entry.path)
+    member.type, member.linkname, member.size = _KINDS[entry.kind], entry.target, entry.size
+    member.mode, member.uid, member.gid, member.mtime = entry.mode, entry.uid, entry.gid, entry.mtime
+    return member
 
 
 @contextmanager
