@@ -137,7 +137,9 @@ def verify_image(
             steps.append(StepResult("layers", StepStatus.UNCHECKED, "they were left out"))
         attached = read_attachments(source, resolved.digest, project, no_signer)
         lock, signer, attachment_steps = verify_attachments(resolved, attached, demands)
-        return VerifiedImage(ImageVerdict(reference, resolved.digest, (*steps, *attachment_steps)), resolved, lock, signer)
+        return VerifiedImage(
+            ImageVerdict(reference, resolved.digest, (*steps, *attachment_steps)), resolved, lock, signer
+        )
 
     resolved, steps = contents.read_image_or_index(source, requested, reference)
     if not isinstance(resolved, ReadIndex):

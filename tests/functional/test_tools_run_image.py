@@ -99,10 +99,10 @@ def test_only_regular_files_are_read(odd: str, tmp_path: Path, monkeypatch: pyte
     path = str(tmp_path / odd)
     as_part = unpacked(tmp_path / "one", parts=[{"file": path, "offset": 0, "bytes": 1}])
     as_present = unpacked(tmp_path / "two", entry("a", sha256="00", size=1), present={"00": path})
-    assert "it is no regular file" in as_part.stderr
-    assert "it is no regular file" in as_present.stderr
+    assert "not a regular file" in as_part.stderr
+    assert "not a regular file" in as_present.stderr
     monkeypatch.setattr(run_image, "IMAGE", Path(path))
-    with pytest.raises(OSError, match="no regular file"):
+    with pytest.raises(OSError, match="not a regular file"):
         run_image.read_image()
 
 

@@ -33,9 +33,9 @@ class Emulation:
 
 
 def plan(engine: str, *, mounted: bool = False) -> Emulation:
-    """Return the emulators that this machine has and its kernel does not start, under names with that of the engine.
+    """Return the emulators that this machine has and its kernel does not start, under names that contain `engine`.
 
-    `mounted` is whether another private engine mounted binfmt_misc: the last one unmounts it.
+    `mounted` is whether another private engine mounted binfmt_misc; the last engine unmounts it.
     """
     machines = [machine for machine in PLATFORMS if machine != platform.machine()]
     handlers = []
@@ -59,7 +59,7 @@ def register(emulation: Emulation, progress: Progress) -> None:
             if not (_KERNEL / name).exists():
                 (_KERNEL / "register").write_text(line, encoding="ascii")
         except OSError as error:
-            progress.say(f"note: the kernel takes no emulator, {name}: {error.strerror}")
+            progress.say(f"note: the kernel refuses the emulator {name} ({error.strerror})")
         else:
             progress.say(f"programs for {PLATFORMS[name.rpartition('-')[2]]} run under qemu, slowly")
 

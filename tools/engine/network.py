@@ -1,6 +1,6 @@
 """The network of a private engine: a bridge with a subnet that overlaps no route, and firewall rules.
 
-The engine is configured to leave the firewall unchanged: its own rules would clash with those of another Docker on
+The engine is configured to leave the firewall unchanged: its own rules would clash with the rules of another Docker on
 the machine, and it would leave them behind, with a FORWARD policy of DROP. Source: proc(5), iptables(8).
 """
 
@@ -57,29 +57,29 @@ class Network:
         _run("ip", "link", "add", self.bridge, "type", "bridge")
         _run("ip", "address", "add", self.gateway, "dev", self.bridge)
         _run("ip", "link", "set", self.bridge, "up")
-        for table, chain, *rest in self.rules():
-            _run("iptables", "-w", "-t", table, "-I", chain, "1", *rest)
+        for table, chain, *rule in self.rules():
+            _run("iptables", "-w", "-t", table, "-I", chain, "1", *rule)
         _FORWARDING.write_text("1")
 
     def down(self) -> tuple[str, ...]:
         """Undo `up`. Return a sentence for each change that had to stay."""
-        for table, chain, *rest in self.rules():
-            while _succeeds("iptables", "-w", "-t", table, "-D", chain, *rest):
+        for table, chain, *rule in self.rules():
+            while _succeeds("iptables", "-w", "-t", table, "-D", chain, *rule):
                 pass
         _succeeds("ip", "link", "delete", self.bridge)
         if self.forwarding or not forwards():
             return ()
-        if others := _bridges():
-            return (f"net.ipv4.ip_forward stays on, since other bridges need it: {', '.join(others)}",)
+        if bridges := _bridges():
+            return (f"net.ipv4.ip_forward stays on, since other bridges need it: {', '.join(bridges)}",)
         _FORWARDING.write_text("0")
         return ()
 
     def traces(self) -> tuple[str, ...]:
         """Return the parts of the network that exist; empty after `down`."""
         traces = [f"bridge {self.bridge}"] if self.bridge in _bridges() else []
-        for table, chain, *rest in self.rules():
-            if _succeeds("iptables", "-w", "-t", table, "-C", chain, *rest):
-                traces.append(f"rule {' '.join([table, chain, *rest])}")
+        for table, chain, *rule in self.rules():
+            if _succeeds("iptables", "-w", "-t", table, "-C", chain, *rule):
+                traces.append(f"rule {' '.join([table, chain, *rule])}")
         return tuple(traces)
 
 
@@ -88,9 +88,9 @@ def forwards() -> bool:
     return _FORWARDING.read_text().strip() == "1"
 
 
-def free_subnet(taken: Iterable[str]) -> str:
+def free_subnet(routes: Iterable[str]) -> str:
     """Return the first candidate that overlaps none of `taken` (IPv4 networks or addresses)."""
-    networks = [ipaddress.ip_network(text, strict=False) for text in taken]
+    networks = [ipaddress.ip_network(text, strict=False) for text in routes]
     for candidate in _CANDIDATES:
         if not any(candidate.overlaps(network) for network in networks):
             return str(candidate)

@@ -52,7 +52,7 @@ PACKAGES = ("containerd", "docker-buildx", "docker-cli", "docker.io", "tini")
 _TOOLS = {"ip": "iproute2", "iptables": "iptables", "runc": "runc", "setsid": "util-linux", "dpkg-deb": "dpkg"}
 _TIMEOUT = 60  # seconds for the engine to answer
 _LOG_TAIL = 15  # lines of its log in an error
-# The engine runs on after this program, and other processes can read its environment: it gets proxies, and no secret.
+# The engine runs on after this program. Other processes can read its environment, so that it gets no secret.
 _ENVIRONMENT = re.compile(r"HOME|TMPDIR|SSL_CERT_(FILE|DIR)|(?i:(https?|all|no)_proxy)")
 # Docker and containerd create these despite their options. `down` removes those that were absent, inner ones first.
 _STRAY_DIRECTORIES = (
@@ -256,13 +256,13 @@ def _path(settings: Settings) -> str:
 
 def _record(engine: PrivateEngine) -> _Record:
     """Plan the network, and record the changes before they are made, also for engines that start after this one."""
-    others = _running_records()
-    if others:
-        forwarding, made = others[0].network.forwarding, others[0].made
+    records = _running_records()
+    if records:
+        forwarding, absent = records[0].network.forwarding, records[0].made
     else:
-        forwarding, made = forwards(), tuple(path for path in _STRAY_DIRECTORIES if not Path(path).exists())
-    emulators = emulation.plan(engine.name, mounted=any(other.emulation.mounts for other in others))
-    record = _Record(Network.plan(engine.name, forwarding=forwarding), made, emulators)
+        forwarding, absent = forwards(), tuple(path for path in _STRAY_DIRECTORIES if not Path(path).exists())
+    emulators = emulation.plan(engine.name, mounted=any(other.emulation.mounts for other in records))
+    record = _Record(Network.plan(engine.name, forwarding=forwarding), absent, emulators)
     for path in (engine.state, engine.run / engine.state.name):  # the record of the first names the second
         path.parent.mkdir(mode=0o711, exist_ok=True)
         new = path.with_suffix(".new")
@@ -287,7 +287,7 @@ def _read(path: Path) -> _Record:
         return TypeAdapter(_Record).validate_json(path.read_bytes())
     except ValidationError as error:
         raise EngineError(
-            "the private engine's record of what it changed is damaged",
+            "the private engine's record of its changes is damaged",
             code="engine-state-damaged",
             where=str(path),
             why="; ".join(fault["msg"] for fault in error.errors()[:3]),
@@ -318,7 +318,7 @@ def _start(engine: PrivateEngine, network: Network, settings: Settings) -> None:
     env = {name: value for name, value in settings.env.items() if _ENVIRONMENT.fullmatch(name)}
     env["PATH"] = f"{programs / 'sbin'}:{programs / 'bin'}:{_path(settings)}"
     with engine.log.open("wb") as log:
-        # A session of its own: the engine runs on when the terminal, make and this program have ended.
+        # In a session of its own, the engine runs on when the terminal, make and this program have ended.
         subprocess.run(
             ["setsid", "--fork", str(programs / "sbin" / "dockerd"), "--config-file", str(file)],
             cwd="/",
@@ -336,8 +336,8 @@ def _await(engine: PrivateEngine) -> None:
         log = engine.log.read_text(errors="replace").splitlines()
         died = any("failed to start daemon" in line for line in log)
         if died or time.monotonic() > deadline:
-            what = "the private engine cannot start" if died else "the private engine does not answer"
-            raise EngineError(what, code="engine-start-failed", why="its log ends:\n" + "\n".join(log[-_LOG_TAIL:]))
+            message = "the private engine cannot start" if died else "the private engine does not answer"
+            raise EngineError(message, code="engine-start-failed", why="its log ends:\n" + "\n".join(log[-_LOG_TAIL:]))
         time.sleep(0.1)
 
 

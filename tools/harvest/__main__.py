@@ -48,7 +48,7 @@ _MB = 1_000_000
 @click.option(
     "--torch-exports",
     metavar="RELEASE",
-    help="Instead: add a release of torch (2.16.0), or that of a wheel, to the index of `imagegen audit`.",
+    help="Instead: add a release of torch (2.16.0), or the release of a wheel, to the index of `imagegen audit`.",
 )
 @click.option(
     "--interpreters",
@@ -65,9 +65,7 @@ _MB = 1_000_000
     help="Instead: write matrices/api/<package>.json for COMPONENTS, the names and keyword arguments that they use of "
     "other packages.",
 )
-@click.option(
-    "--verdicts", is_flag=True, help="Print as Markdown what changed, and which cells have another verdict for it."
-)
+@click.option("--verdicts", is_flag=True, help="Print changes as Markdown, with the cells whose verdict they change.")
 @click.option(
     "--scan",
     "scanning",
@@ -100,17 +98,17 @@ def command(
     """
     app = start_session(context, project)
     alone = {"--torch-exports": torch_exports, "--interpreters": release, "--models": models or None}
-    given = [option for option, value in alone.items() if value is not None]
+    exclusive = [option for option, value in alone.items() if value is not None]
     if verdicts and as_json:
         raise UsageError("--verdicts and --json both print the result", code="usage-option-conflict")
-    more = {"--verdicts": verdicts, "--scan": scanning, "--dry-run": dry_run, "--api": api}
+    flags = {"--verdicts": verdicts, "--scan": scanning, "--dry-run": dry_run, "--api": api}
     if api:
         _require_alone(
-            ["--api"], [*given, *(option for option, chosen in more.items() if chosen and option != "--api")]
+            ["--api"], [*exclusive, *(option for option, chosen in flags.items() if chosen and option != "--api")]
         )
         _write_api(app, components, as_json=as_json)
         return
-    _require_alone(given, [*components, *(option for option, chosen in more.items() if chosen)])
+    _require_alone(exclusive, [*components, *(option for option, chosen in flags.items() if chosen)])
     if scanning or dry_run:
         _scan_wheels(app, components, scanning=scanning, verdicts=verdicts, dry_run=dry_run, as_json=as_json)
         return
@@ -124,27 +122,27 @@ def command(
         _write_models(app, as_json=as_json)
         return
     requested = [_known(app, name) for name in _packages(app, components)]
-    before = {each.name: each for each in requested}
+    before = {package.name: package for package in requested}
     settings = package_index.with_indexes(app.settings, _indexes(app))
     results: list[dict[str, Any]] = []
     harvested: list[PackageReleases] = []
     try:
-        for found in harvest(requested, settings, str(dt.datetime.now(dt.UTC).date()), _pinned(app)):
-            results.append(_keep(app, found, before[found.name]))
-            harvested.append(found)
-    finally:  # what was harvested is kept, whatever became of the others
+        for package in harvest(requested, settings, str(dt.datetime.now(dt.UTC).date()), _pinned(app)):
+            results.append(_keep(app, package, before[package.name]))
+            harvested.append(package)
+    finally:  # harvested packages are kept if others fail
         if verdicts:
             cells, rules, load = app.matrix.all_cells, app.matrix.rules, partial(metadata.load, app.matrix_directories)
             click.echo(summary.render(summary.compare(before, harvested, cells, rules, load)), nl=False)
         if as_json:
-            app.json(sorted(results, key=lambda each: str(each["package"])))
+            app.json(sorted(results, key=lambda result: str(result["package"])))
 
 
-def _require_alone(given: Sequence[str], others: Sequence[str]) -> None:
-    """Raise UsageError where options that are given must be used alone, and are not."""
-    if given and (others or len(given) > 1):
-        why = f"{', '.join([*given[1:], *others])} would not be harvested"
-        raise UsageError(f"{given[0]} must be used alone", code="usage-option-conflict", why=why)
+def _require_alone(exclusive: Sequence[str], other_words: Sequence[str]) -> None:
+    """Raise UsageError if an option that must be used alone is not."""
+    if exclusive and (other_words or len(exclusive) > 1):
+        why = f"{', '.join([*exclusive[1:], *other_words])} would not be harvested"
+        raise UsageError(f"{exclusive[0]} must be used alone", code="usage-option-conflict", why=why)
 
 
 def _scan_wheels(
@@ -155,8 +153,8 @@ def _scan_wheels(
         raise UsageError("--dry-run is for --scan", code="usage-option-conflict", fix=fix)
     if verdicts:
         raise UsageError("--verdicts is not for --scan", code="usage-option-conflict")
-    every = app.matrix.components.values()
-    packages = {_package(every, name) for name in components} or set(scans.names(app.matrix_directories))
+    known_components = app.matrix.components.values()
+    packages = {_package(known_components, name) for name in components} or set(scans.names(app.matrix_directories))
     _write_scans(app, sorted(packages), dry_run=dry_run, as_json=as_json)
 
 
@@ -166,25 +164,25 @@ def _write_scans(app: App, packages: Sequence[str], *, dry_run: bool, as_json: b
     Earlier scans are judged again, which needs no download. Raises FetchError, WheelError, MatrixError, StoreError.
     """
 
-    def known(name: str) -> PackageScans:
+    def load_scans(name: str) -> PackageScans:
         return scans.load(app.matrix_directories, name) or PackageScans(name, DEFAULT, SINCE)
 
     today = str(dt.datetime.now(dt.UTC).date())
     settings = package_index.with_indexes(app.settings, _indexes(app))
     context = Context(app.store, settings, app.progress)
     with Client(settings) as client:
-        requested = [published.required(known(name), client, context) for name in packages]
-        for each in requested:
-            app.progress.say(_summary(each))
-        app.progress.say(f"{sum(each.size for each in requested) / _MB:,.0f} MB to read")
+        requested = [published.required(load_scans(name), client, context) for name in packages]
+        for package in requested:
+            app.progress.say(_summary(package))
+        app.progress.say(f"{sum(package.size for package in requested) / _MB:,.0f} MB to read")
         if not dry_run:
-            requested = [replace(each, known=judged(each.known)) for each in requested]
-            for each in requested:
-                _keep_scans(app, each.known)
-            for found in published.scan(requested, client, context, today):
-                _keep_scans(app, found)
+            requested = [replace(package, known=judged(package.known)) for package in requested]
+            for package in requested:
+                _keep_scans(app, package.known)
+            for scanned in published.scan(requested, client, context, today):
+                _keep_scans(app, scanned)
     if as_json:
-        app.json([_result(app, each) for each in requested])
+        app.json([_result(app, package) for package in requested])
 
 
 def _summary(required: RequiredScans) -> str:
@@ -193,10 +191,10 @@ def _summary(required: RequiredScans) -> str:
     return f"{required.known.name}: {counted(required.releases, 'release')}, {wheels} to read{size}"
 
 
-def _keep_scans(app: App, found: PackageScans) -> None:
+def _keep_scans(app: App, package: PackageScans) -> None:
     """Write a package's file if that changes it."""
-    if found.releases and found != scans.load(app.matrix_directories, found.name):
-        scans_file.write(found, scans.path_of(app.project / "matrices", found.name))
+    if package.releases and package != scans.load(app.matrix_directories, package.name):
+        scans_file.write(package, scans.path_of(app.project / "matrices", package.name))
 
 
 def _result(app: App, required: RequiredScans) -> dict[str, Any]:
@@ -208,20 +206,22 @@ def _result(app: App, required: RequiredScans) -> dict[str, Any]:
 
 def _add_torch(app: App, requested: str, *, as_json: bool) -> None:
     added = torch_index.add(requested, Context(app.store, app.settings, app.progress))
-    for each in added:
-        news = "added" if each.written else "nothing new"
-        app.progress.say(f"torch {each.release} for {each.machine}: {each.names} names, {news} ({each.path})")
+    for release in added:
+        news = "added" if release.written else "nothing new"
+        app.progress.say(
+            f"torch {release.release} for {release.machine}: {release.names} names, {news} ({release.path})"
+        )
     if as_json:
-        app.json([{**asdict(each), "path": str(each.path)} for each in added])
+        app.json([{**asdict(release), "path": str(release.path)} for release in added])
 
 
 def _refresh_interpreters(app: App, release: str, *, as_json: bool) -> None:
     path = app.project / "matrices" / interpreters.FILE
-    own = shipped("matrices")
-    earlier = () if path.parent.resolve() == own.resolve() else matrix.load([own]).interpreters
-    found = interpreters.builds(release, app.settings)
-    written = interpreters.write(found, release, str(dt.datetime.now(dt.UTC).date()), path, earlier)
-    versions = [build.version for build in found]
+    directory = shipped("matrices")
+    earlier = () if path.parent.resolve() == directory.resolve() else matrix.load([directory]).interpreters
+    builds = interpreters.builds(release, app.settings)
+    written = interpreters.write(builds, release, str(dt.datetime.now(dt.UTC).date()), path, earlier)
+    versions = [build.version for build in builds]
     app.progress.say(
         f"{', '.join(versions)} of release {release}: {'written to' if written else 'nothing new in'} {path}"
     )
@@ -233,14 +233,14 @@ def _write_models(app: App, *, as_json: bool) -> None:
     settings = package_index.with_indexes(app.settings, _indexes(app))
     packages = {name: _known(app, name) for name in PACKAGES}
     today = str(dt.datetime.now(dt.UTC).date())
-    found = model_types.read(packages, settings, today, app.progress)
+    models = model_types.read(packages, settings, today, app.progress)
     path = app.project / "matrices" / model_table.FILE
-    changed = replace(found, read="") != replace(model_table.load(app.matrix_directories), read="")
+    changed = replace(models, read="") != replace(model_table.load(app.matrix_directories), read="")
     if changed:
-        harvested.write(path, model_table.dumps(found))
-    app.progress.say(f"{counted(len(found.first), 'model type')}, {'written' if changed else 'nothing new'} ({path})")
+        harvested.write(path, model_table.dumps(models))
+    app.progress.say(f"{counted(len(models.first), 'model type')}, {'written' if changed else 'nothing new'} ({path})")
     if as_json:
-        app.json({"path": str(path), "written": changed, "models": len(found.first)})
+        app.json({"path": str(path), "written": changed, "models": len(models.first)})
 
 
 def _write_api(app: App, requested: Sequence[str], *, as_json: bool) -> None:
@@ -254,15 +254,15 @@ def _write_api(app: App, requested: Sequence[str], *, as_json: bool) -> None:
         )
     settings = package_index.with_indexes(app.settings, _indexes(app))
     results = []
-    for found in package_names.read(packages, settings, str(dt.datetime.now(dt.UTC).date()), app.progress):
-        before = shared_names.load(app.matrix_directories, found.package)
-        path = shared_names.path_of(app.project / "matrices", found.package)
-        changed = before is None or replace(found, read="") != replace(before, read="")
+    for package in package_names.read(packages, settings, str(dt.datetime.now(dt.UTC).date()), app.progress):
+        before = shared_names.load(app.matrix_directories, package.package)
+        path = shared_names.path_of(app.project / "matrices", package.package)
+        changed = before is None or replace(package, read="") != replace(before, read="")
         if changed:
-            harvested.write(path, shared_names.dumps(found))
+            harvested.write(path, shared_names.dumps(package))
         news = "written" if changed else "nothing new"
-        app.progress.say(f"{found.package}: {counted(len(found.names), 'shared name')}, {news} ({path})")
-        results.append({"package": found.package, "path": str(path), "written": changed, "names": len(found.names)})
+        app.progress.say(f"{package.package}: {counted(len(package.names), 'shared name')}, {news} ({path})")
+        results.append({"package": package.package, "path": str(path), "written": changed, "names": len(package.names)})
     if as_json:
         app.json(results)
 
@@ -305,21 +305,21 @@ def _indexes(app: App) -> dict[str, Index]:
     return {alias: index for cell in app.matrix.cells() for alias, index in cell.indexes.items()}
 
 
-def _keep(app: App, found: PackageReleases, before: PackageReleases) -> dict[str, Any]:
+def _keep(app: App, package: PackageReleases, before: PackageReleases) -> dict[str, Any]:
     """Write a changed file, log the changes and return them."""
-    changed = replace(found, read=before.read) != before
-    path = metadata.path_of(app.project / "matrices", found.name)
+    changed = replace(package, read=before.read) != before
+    path = metadata.path_of(app.project / "matrices", package.name)
     if changed:
-        metadata_file.write(found, path)
-    old, new = before.releases, found.releases
+        metadata_file.write(package, path)
+    old, new = before.releases, package.releases
     news = {
         "added": [version for version in new if version not in old],
         "changed": [version for version in new if version in old and new[version] != old[version]],
         "gone": [version for version in old if version not in new],
     }
-    changes = ", ".join(f"{len(versions)} {what}{_some(versions)}" for what, versions in news.items() if versions)
-    app.progress.say(f"{found.name}: {counted(len(new), 'release')}, {changes or 'nothing new'}")
-    return {"package": found.name, "path": str(path), "written": changed, "releases": len(new), **news}
+    changes = ", ".join(f"{len(versions)} {kind}{_some(versions)}" for kind, versions in news.items() if versions)
+    app.progress.say(f"{package.name}: {counted(len(new), 'release')}, {changes or 'nothing new'}")
+    return {"package": package.name, "path": str(path), "written": changed, "releases": len(new), **news}
 
 
 def _some(versions: Sequence[str]) -> str:

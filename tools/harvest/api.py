@@ -33,7 +33,7 @@ from imagegen.plan.package_index import wheel_metadata
 SINCE = dt.date(2024, 7, 1)  # releases before that are not read
 _THREADS = 6  # wheels at once
 _PLATFORM = re.compile(r"any|(?:many)?linux.*_x86_64")
-_INSTALLED = re.compile(r"^[^/]+\.data/(?:purelib|platlib)/")  # what installers move to site-packages
+_INSTALLED = re.compile(r"^[^/]+\.data/(?:purelib|platlib)/")  # files that installers move to site-packages
 
 _Name = tuple[str, int, str]  # name, modules, keyword
 _Part = tuple[str, str]  # name, keyword
@@ -61,15 +61,15 @@ def read(packages: Sequence[str], settings: Settings, today: str, progress: Prog
     with Client(settings) as client, ThreadPoolExecutor(_THREADS) as pool:
         readers = _Readers(client, pool)
         tops = {top for name in packages for top in starts(name)}
-        others = {name: top for name, top in providers().items() if top in tops}
-        links = {name: _wheels(package_index.project(client, url, name)) for name in (*packages, *others)}
+        top_by_provider = {name: top for name, top in providers().items() if top in tops}
+        links = {name: _wheels(package_index.project(client, url, name)) for name in (*packages, *top_by_provider)}
         needed: dict[str, dict[str, tuple[RequiredName, ...]]] = {}
         for name in packages:
             progress.say(f"reading {len(links[name])} wheels of {name}")
             each_release = pool.map(partial(_required, readers, name), links[name].values())
             needed[name] = dict(zip(links[name], each_release, strict=True))
         lacking: dict[str, dict[str, _Lacking]] = {}
-        for name, top in others.items():
+        for name, top in top_by_provider.items():
             names = {
                 (required_name.name, required_name.modules, required_name.keyword)
                 for releases in needed.values()
@@ -81,17 +81,22 @@ def read(packages: Sequence[str], settings: Settings, today: str, progress: Prog
                 progress.say(f"reading {len(links[name])} wheels of {name} in parts")
                 read_one = partial(_lacking, readers, top=top, names=names)
                 lacking[name] = dict(zip(links[name], pool.map(read_one, links[name].values()), strict=True))
-    found = []
+    packages_with_names = []
     for name in packages:
-        own = {each: releases for each, releases in lacking.items() if others[each] in starts(name)}
-        wheels = {each: {version: link.sha256 or "" for version, link in links[each].items()} for each in (name, *own)}
-        found.append(PackageNames(name, today, wheels, tuple(sorted(shared(needed[name], own)))))
-    return found
+        own_lacking = {
+            provider: releases for provider, releases in lacking.items() if top_by_provider[provider] in starts(name)
+        }
+        wheels = {
+            distribution: {version: link.sha256 or "" for version, link in links[distribution].items()}
+            for distribution in (name, *own_lacking)
+        }
+        packages_with_names.append(PackageNames(name, today, wheels, tuple(sorted(shared(needed[name], own_lacking)))))
+    return packages_with_names
 
 
 def _wheels(links: Iterable[IndexLink]) -> dict[str, IndexLink]:
     """Return a wheel for each release since 2024-07 that is neither yanked nor a pre-release, the oldest first."""
-    found: dict[Version, IndexLink] = {}
+    by_version: dict[Version, IndexLink] = {}
     for link in links:
         try:
             _, version, _, tags = parse_wheel_filename(link.filename)
@@ -100,8 +105,8 @@ def _wheels(links: Iterable[IndexLink]) -> dict[str, IndexLink]:
         if link.yanked or version.is_prerelease or (link.uploaded and link.uploaded < SINCE):
             continue
         if any(_PLATFORM.fullmatch(tag.platform) for tag in tags):
-            found.setdefault(version, link)
-    return {str(version): found[version] for version in sorted(found)}
+            by_version.setdefault(version, link)
+    return {str(version): by_version[version] for version in sorted(by_version)}
 
 
 def _required(readers: _Readers, package: str, link: IndexLink) -> tuple[RequiredName, ...]:
@@ -120,18 +125,18 @@ def _required(readers: _Readers, package: str, link: IndexLink) -> tuple[Require
 
 
 def _lacking(readers: _Readers, link: IndexLink, *, top: str, names: Collection[_Name]) -> _Lacking:
-    """Return those of the names that a release of a provider does not define, and keywords that it refuses."""
-    found: dict[_Name, _Part] = {}
+    """Return the names that a release of a provider does not define, and the keywords that it refuses."""
+    lacking: dict[_Name, _Part] = {}
     with wheel_metadata.archive(readers.client, link) as archive:
         members = _members(archive, top)
         api = Api(_modules(readers, archive, members, {name for name, _, _ in names}))
         signatures = Signatures(partial(_source, readers, archive, members))
         for name, modules, keyword in names:
             if not keyword and (part := api.missing(name, modules)):
-                found[name, modules, keyword] = (part, "")
+                lacking[name, modules, keyword] = (part, "")
             elif keyword and signatures.refuses(name, keyword):
-                found[name, modules, keyword] = (name, keyword)
-    return found
+                lacking[name, modules, keyword] = (name, keyword)
+    return lacking
 
 
 def _members(archive: zipfile.ZipFile, top: str) -> dict[str, zipfile.ZipInfo]:
@@ -156,24 +161,24 @@ def _modules(
     readers: _Readers, archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], names: Iterable[str]
 ) -> dict[str, Module]:
     """Return the modules of a wheel: names of those that `names` lead to, nothing of the others."""
-    found: dict[str, Module] = {}
+    modules: dict[str, Module] = {}
     pending = [name for text in names for name in _prefixes(text)]
     while pending:
         name = pending.pop()
-        if name in found or name not in members:
+        if name in modules or name not in members:
             continue
-        found[name] = _module(readers, archive, members[name], name)
-        pending += found[name].stars
-    for package in [name for name, each in found.items() if each.below]:
+        modules[name] = _module(readers, archive, members[name], name)
+        pending += modules[name].stars
+    for package in [name for name, package_module in modules.items() if package_module.below]:
         for name, info in members.items():
-            if name.startswith(f"{package}.") and name not in found:
-                found[name] = _listed(readers, archive, info)
-    return with_namespaces({name: found.get(name, Module()) for name in members})
+            if name.startswith(f"{package}.") and name not in modules:
+                modules[name] = _listed(readers, archive, info)
+    return with_namespaces({name: modules.get(name, Module()) for name in members})
 
 
 def _prefixes(name: str) -> Iterator[str]:
-    parts = name.split(".")
-    yield from (".".join(parts[:length]) for length in range(1, len(parts) + 1))
+    words = name.split(".")
+    yield from (".".join(words[:length]) for length in range(1, len(words) + 1))
 
 
 def _module(readers: _Readers, archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Module:
@@ -207,15 +212,15 @@ def shared(
         lacking: provider -> its release -> the names that this does not define, the oldest first.
     """
     for provider, releases in lacking.items():
-        parts = _parts(releases)
+        missing_parts = _parts(releases)
         # (missing part, module, certain) -> by release
         uses: dict[tuple[_Part, bool, bool], dict[str, RequiredName]] = {}
         for version, names in required.items():
-            for each in sorted(names, key=lambda name: not name.certain):
-                for part in parts.get((each.name, each.modules, each.keyword), ()):
-                    key = (part, part[0].count(".") < each.modules)
+            for required_name in sorted(names, key=lambda name: not name.certain):
+                for part in missing_parts.get((required_name.name, required_name.modules, required_name.keyword), ()):
+                    key = (part, part[0].count(".") < required_name.modules)
                     if version not in uses.get((*key, True), {}):
-                        uses.setdefault((*key, each.certain), {}).setdefault(version, each)
+                        uses.setdefault((*key, required_name.certain), {}).setdefault(version, required_name)
         lacked = _lacked(releases)
         for (part, is_module, certain), by_release in uses.items():
             if len(lacked[part]) == len(releases):  # so it is made in a way that sources do not show
@@ -237,18 +242,18 @@ def shared(
 
 def _parts(releases: Mapping[str, _Lacking]) -> dict[_Name, set[_Part]]:
     """Return for each name the parts of it that some release does not define."""
-    found: dict[_Name, set[_Part]] = {}
+    parts_by_name: dict[_Name, set[_Part]] = {}
     for lacking in releases.values():
         for name, part in lacking.items():
-            found.setdefault(name, set()).add(part)
-    return found
+            parts_by_name.setdefault(name, set()).add(part)
+    return parts_by_name
 
 
 def _lacked(releases: Mapping[str, _Lacking]) -> dict[_Part, set[str]]:
     """Return for each missing part the releases that lack it, or what stands before a name."""
     missing = {version: set(lacking.values()) for version, lacking in releases.items()}
     return {
-        part: {version for version, found in missing.items() if not found.isdisjoint(_above(part))}
+        part: {version for version, missing_parts in missing.items() if not missing_parts.isdisjoint(_above(part))}
         for part in set[_Part]().union(*missing.values())
     }
 

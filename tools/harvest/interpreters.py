@@ -1,7 +1,7 @@
 """The standalone interpreters of a release of python-build-standalone: its SHA256SUMS -> matrices/interpreters.yaml.
 
-Each line of SHA256SUMS is a hash, two blanks, and an asset of the release (as sha256sum writes and reads them). Of each
-minor version from 3.10 on, the newest is taken, as stripped `install_only` archives for glibc.
+Each line of SHA256SUMS is a hash, two blanks, and an asset of the release (as sha256sum writes and reads them). The
+newest release of each minor version from 3.10 on is used, as stripped `install_only` archives for glibc.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ class Build:
 def builds(release: str, settings: Settings) -> list[Build]:
     """Return the builds of a release ("20260814"), by version. Raises FetchError.
 
-    UV_PYTHON_INSTALL_MIRROR, where set, is asked in place of the release's own address.
+    If UV_PYTHON_INSTALL_MIRROR is set, it replaces the release's own address.
     """
     root = (settings.env.get(MIRROR) or DOWNLOADS).rstrip("/")
     url = f"{root}/{quote(release, safe='')}/{_SUMS}"
     with Client(settings) as client:
-        found = list(parse(client.get(url).decode(errors="replace"), release))
-    if not found:
+        builds_of_release = list(parse(client.get(url).decode(errors="replace"), release))
+    if not builds_of_release:
         raise FetchError(
             f"{redact(url)} lists no interpreter",
             code="fetch-no-interpreters",
             why=f"no line of it is the hash of a cpython-3.X.Y+{release}-...-install_only_stripped.tar.gz",
             fix="name a release, as in 20260814",
         )
-    return found
+    return builds_of_release
 
 
 def parse(sums: str, release: str) -> Iterator[Build]:
@@ -79,7 +79,7 @@ def parse(sums: str, release: str) -> Iterator[Build]:
         yield Build(str(version), dict(sorted(files[version].items())))
 
 
-def write(found: Collection[Build], release: str, today: str, path: Path, shipped: Collection[str]) -> bool:
+def write(new_builds: Collection[Build], release: str, today: str, path: Path, shipped: Collection[str]) -> bool:
     """Replace the standalone entries of the YAML file at `path`; return whether that changes it.
 
     `today` is a date, "2026-11-22". Entries of the names in `shipped`, of an earlier directory, say `override: true`.
@@ -87,10 +87,10 @@ def write(found: Collection[Build], release: str, today: str, path: Path, shippe
     """
     try:
         old = data.read(path).decode() if path.exists() else "interpreters:\n"
-        names = {build.name for build in found}
-        kept = _ENTRY.sub(lambda entry: "" if entry[1] in names else entry[0], old)
-        entries = (_entry(build, release, today, override=build.name in shipped) for build in found)
-        new = kept.rstrip("\n") + "\n" + "".join(entries)
+        names = {build.name for build in new_builds}
+        other_entries = _ENTRY.sub(lambda entry: "" if entry[1] in names else entry[0], old)
+        entries = (_entry(build, release, today, override=build.name in shipped) for build in new_builds)
+        new = other_entries.rstrip("\n") + "\n" + "".join(entries)
         if _undated(new) == _undated(old):
             return False
         data.write(path, new.encode())

@@ -1,6 +1,6 @@
 """Read package metadata from an index, for data files that `why` and `matrix` use without network.
 
-No package's code runs, and no wheel is fetched whole: the index's page names the files, and the metadata of one wheel
+No package's code runs, and no wheel is fetched whole. The index's page names the files, and the metadata of one wheel
 per release has its requirements. Requirements that only an sdist could give stay unknown.
 """
 
@@ -24,7 +24,7 @@ _THREADS = 6  # packages at once, each with one request at a time
 
 
 class HarvestErrors(ErrorGroup, FetchError):
-    """All packages whose metadata could not be had."""
+    """All packages whose metadata could not be read."""
 
 
 def harvest(
@@ -42,7 +42,10 @@ def harvest(
     with Client(settings) as client:
         pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="harvest")
         try:
-            jobs = (pool.submit(_one, each, client, settings, today, pinned.get(each.name, ())) for each in requested)
+            jobs = (
+                pool.submit(_one, package, client, settings, today, pinned.get(package.name, ()))
+                for package in requested
+            )
             for future in as_completed(list(jobs)):
                 try:
                     yield future.result()
@@ -81,11 +84,13 @@ def _read(
     def fetch(link: IndexLink, version: str) -> wheel_metadata.Metadata:
         return wheel_metadata.fetch(client, link, requested.name, version)
 
-    found = releases.read(requested, links, fetch, today, pinned)
+    package = releases.read(requested, links, fetch, today, pinned)
     try:
-        return metadata_file.parse(metadata_file.dumps(found), name=requested.name)
-    except MatrixError as error:  # of what only a hostile index says: a requirement of a megabyte
-        raise FetchError("what the index says cannot be kept", code="fetch-index-invalid", why=error.why) from error
+        return metadata_file.parse(metadata_file.dumps(package), name=requested.name)
+    except MatrixError as error:  # only a hostile index has a requirement of a megabyte
+        raise FetchError(
+            "the metadata of the index cannot be stored", code="fetch-index-invalid", why=error.why
+        ) from error
 
 
 def _reason(error: FetchError) -> str:

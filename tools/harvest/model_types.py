@@ -1,7 +1,7 @@
 """The model types that releases of transformers and vLLM know, read in their wheels; no code of theirs runs.
 
 transformers names its types in CONFIG_MAPPING_NAMES, and the classes of each type in MODEL_FOR_..._MAPPING_NAMES. vLLM
-names classes alone, in the tables ..._MODELS of its registry: a type is known to the first release with a class of it.
+names only classes, in the tables ..._MODELS of its registry; a type is known to the first release with a class of it.
 """
 
 from __future__ import annotations
@@ -46,22 +46,26 @@ def read(packages: Mapping[str, PackageReleases], settings: Settings, today: str
             "vllm": (_REGISTRY,),
         }
 
-        def sources(name: str, link: IndexLink) -> list[bytes]:
+        def read_sources(name: str, link: IndexLink) -> list[bytes]:
             with wheel_metadata.archive(client, link) as wheel:
                 present = wheel.namelist()
                 return [wheel_metadata.bounded(wheel, wheel.getinfo(file)) for file in files[name] if file in present]
 
-        progress.say(f"reading {', '.join(f'{len(found)} wheels of {name}' for name, found in links.items())} in parts")
+        progress.say(
+            f"reading {', '.join(f'{len(wheels)} wheels of {name}' for name, wheels in links.items())} in parts"
+        )
         texts = {
-            name: dict(zip(found, pool.map(lambda link, name=name: sources(name, link), found.values()), strict=True))
-            for name, found in links.items()
+            name: dict(
+                zip(wheels, pool.map(lambda link, name=name: read_sources(name, link), wheels.values()), strict=True)
+            )
+            for name, wheels in links.items()
         }
-    types = {version: set(_types(found)) for version, found in texts["transformers"].items()}
+    types = {version: set(_types(sources)) for version, sources in texts["transformers"].items()}
     classes: dict[str, set[str]] = {}
     for text in texts["transformers"].values():
-        for name, known in _classes(text):
-            classes.setdefault(name, set()).update(known)
-    registries = {version: set(_registered(found)) for version, found in texts["vllm"].items()}
+        for name, class_types in _classes(text):
+            classes.setdefault(name, set()).update(class_types)
+    registries = {version: set(_registered(sources)) for version, sources in texts["vllm"].items()}
     first = {
         name: {
             package: version
@@ -73,24 +77,24 @@ def read(packages: Mapping[str, PackageReleases], settings: Settings, today: str
         }
         for name in sorted(set[str]().union(*types.values()))
     }
-    since = {name: min(found, key=Version) for name, found in links.items() if found}
+    since = {name: min(wheels, key=Version) for name, wheels in links.items() if wheels}
     return Models(today, since, SOURCE, first)
 
 
 def _wheels(links: list[IndexLink], package: PackageReleases) -> dict[str, IndexLink]:
     """Return a wheel for each release of the package that was harvested and is not yanked."""
-    found: dict[str, IndexLink] = {}
+    wheels: dict[str, IndexLink] = {}
     for link in links:
         version = link.filename.split("-")[1]
         release = package.releases.get(version)
         if link.filename.endswith(".whl") and release and not release.yanked and "aarch64" not in link.filename:
-            found.setdefault(version, link)
-    return found
+            wheels.setdefault(version, link)
+    return wheels
 
 
 def _first(releases: Mapping[str, set[str]], names: set[str]) -> str | None:
     """Return the oldest release that has one of the names."""
-    return min((version for version, known in releases.items() if known & names), key=Version, default=None)
+    return min((version for version, types in releases.items() if types & names), key=Version, default=None)
 
 
 def _types(sources: list[bytes]) -> Iterator[str]:
@@ -130,5 +134,5 @@ def _pairs(value: ast.expr) -> Iterator[tuple[str, list[str]]]:
             continue
         for key, content in couples:
             if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                constants = (each.value for each in ast.walk(content) if isinstance(each, ast.Constant))
+                constants = (part.value for part in ast.walk(content) if isinstance(part, ast.Constant))
                 yield key.value, [constant for constant in constants if isinstance(constant, str)]

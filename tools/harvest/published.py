@@ -46,24 +46,24 @@ class RequiredScans:
         return sum(size for _, size in self.wheels)
 
 
-def required(earlier: PackageScans, client: Client, context: Context) -> RequiredScans:
-    """Return what a scan of the package would read: releases without a scan, and those whose wheel is another one.
+def required(scanned: PackageScans, client: Client, context: Context) -> RequiredScans:
+    """Return the wheels that a scan would read, of releases without a scan and of releases with another wheel.
 
     Raises FetchError.
     """
-    url = package_index.url_of(earlier.index, context.settings)
+    url = package_index.url_of(scanned.index, context.settings)
     if url is None:
-        fix = f"{package_index.variable(earlier.index)} gives it one"
-        raise FetchError(f"no address is known for the index {earlier.index}", code="fetch-no-index", fix=fix)
-    released = scans.wheels(earlier.name, earlier.since, package_index.project(client, url, earlier.name))
+        fix = f"{package_index.variable(scanned.index)} gives it one"
+        raise FetchError(f"no address is known for the index {scanned.index}", code="fetch-no-index", fix=fix)
+    released = scans.wheels(scanned.name, scanned.since, package_index.project(client, url, scanned.name))
     if not released:
-        why = f"there is none since {earlier.since} for x86-64 Linux"
-        raise FetchError(f"{earlier.name} has no wheel to scan on the index", code="fetch-no-release", why=why)
-    read = {release.version: release.sha256 for release in earlier.releases.values()}
+        why = f"there is none since {scanned.since} for x86-64 Linux"
+        raise FetchError(f"{scanned.name} has no wheel to scan on the index", code="fetch-no-release", why=why)
+    read = {release.version: release.sha256 for release in scanned.releases.values()}
     new = [wheel for wheel in released if read.get(wheel.version) != wheel.sha256]
     with ThreadPoolExecutor(_HEADS) as pool:
-        sizes = pool.map(lambda new_wheel: client.size(new_wheel.link.url), new)
-        return RequiredScans(earlier, len(released), tuple(zip(new, sizes, strict=True)))
+        sizes = pool.map(lambda wheel: client.size(wheel.link.url), new)
+        return RequiredScans(scanned, len(released), tuple(zip(new, sizes, strict=True)))
 
 
 def scan(
@@ -77,7 +77,7 @@ def scan(
     All wheels are tried; failures are raised at the end, as ScanErrors.
     """
     errors: list[ImagegenError] = []
-    scans_by_name = {package.known.name: package.known for package in requested}
+    packages = {package.known.name: package.known for package in requested}
     pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="scan")
     try:
         tasks = {
@@ -87,11 +87,11 @@ def scan(
         for future in as_completed(tasks):
             name = tasks[future]
             try:
-                scans_by_name[name] = scans_by_name[name].with_scans([future.result()])
+                packages[name] = packages[name].with_scans([future.result()])
             except (FetchError, WheelError) as error:
                 errors.append(error)
             else:
-                yield scans_by_name[name]
+                yield packages[name]
     finally:
         client.close()
         pool.shutdown(cancel_futures=True)
@@ -112,7 +112,7 @@ def _scan(name: str, wheel: ReleasedWheel, size: int, client: Client, context: C
 def read(name: str, wheel: ReleasedWheel, size: int, client: Client, context: Context) -> Package:
     """Download a wheel of `size` bytes and return the scan of its libraries; nothing of it stays.
 
-    Raises FetchError where it cannot be fetched or is not what the index says, WheelError for an invalid one,
+    Raises FetchError if it cannot be fetched or has another sha256, WheelError for an invalid wheel,
     StoreError when the disk is full.
     """
     store, filename = context.store, wheel.link.filename
@@ -135,7 +135,7 @@ def _package(name: str, wheel: Wheel, scratch: Path) -> Package:
     site = site_packages(PYTHON)
     files = {relative(file.path, site): scan_file(file, scratch) for file in installation(wheel, PYTHON)}
     unreadable = {path: file.unreadable for path, file in files.items() if file.unreadable}
-    if unreadable:  # what cannot be read might be what matters
+    if unreadable:  # an unreadable library might be the one that matters
         path, why = next(iter(unreadable.items()))
         raise WheelError("a library cannot be read", where=f"{wheel.filename}: {path}", why=why)
     return Package(name, wheel.version, files, requires=wheel.requires, tags=wheel.tags)

@@ -29,7 +29,7 @@ from imagegen.plan.matrix.scans import CAPABILITIES, PackageScans, ScannedLibrar
 
 SINCE = "2024-07-01"  # the oldest releases that stacks of the field still hold
 PYTHON = "3.12"  # modules for other interpreters are left out
-_ENOUGH = 0.5  # of an essential library's containers, where all that run are PTX: models need more than a part of them
+_ENOUGH = 0.5  # share of an essential library's containers that must run if all of them are PTX
 _PYTHONS = ("3.12", "3.11", "3.10", "3.9", "3.8", "3.13", "3.14")  # a wheel for the first of these is read
 _TAG = re.compile(r"(cp|py)3(\d*)")
 _TARGET = re.compile(r"(sm|compute)_(\d{2,3})([af]?)(?:@(\d+)\.(\d+))?")
@@ -51,7 +51,7 @@ def wheels(package: str, since: str, links: Iterable[IndexLink]) -> list[Release
     It is one that CPython 3.12 takes, else one for the nearest older CPython. Raises FetchError where the index does
     not give its sha256, or no upload times.
     """
-    found: dict[Version, tuple[int, IndexLink]] = {}
+    candidates: dict[Version, tuple[int, IndexLink]] = {}
     for link in links:
         try:
             name, version, _, tags = parse_wheel_filename(link.filename)
@@ -63,13 +63,15 @@ def wheels(package: str, since: str, links: Iterable[IndexLink]) -> list[Release
         if link.uploaded is None:
             why = "the index does not say when its files were uploaded"
             raise FetchError(f"{package} cannot be scanned", code="fetch-no-upload-times", why=why)
-        if str(link.uploaded) >= since and (version not in found or (rank, link.filename) < _place(found[version])):
-            found[version] = rank, link
-    return [_wheel(version, found[version][1]) for version in sorted(found)]
+        if str(link.uploaded) >= since and (
+            version not in candidates or (rank, link.filename) < _place(candidates[version])
+        ):
+            candidates[version] = rank, link
+    return [_wheel(version, candidates[version][1]) for version in sorted(candidates)]
 
 
-def _place(found: tuple[int, IndexLink]) -> tuple[int, str]:
-    return found[0], found[1].filename
+def _place(candidate: tuple[int, IndexLink]) -> tuple[int, str]:
+    return candidate[0], candidate[1].filename
 
 
 def _wheel(version: Version, link: IndexLink) -> ReleasedWheel:
@@ -92,32 +94,32 @@ def _rank(tag: Tag) -> int | None:
 
 
 def condense(package: Package) -> tuple[ScannedLibrary, ...]:
-    """Return what is kept of a wheel's files, by path: libraries that Python or torch load, or that hold GPU code."""
+    """Return the libraries of a wheel that Python or torch load or that have GPU code, sorted by path."""
     files = {
         path: (file, file.elf)
         for path, file in sorted(package.files.items())
         if file.elf and file.elf.machine == X86_64 and not file.elf.program and not for_another_python(path, PYTHON)
     }
-    own = {posixpath.basename(path) for path in files} | {elf.soname for _, elf in files.values()}
+    packaged = {posixpath.basename(path) for path in files} | {elf.soname for _, elf in files.values()}
     needed = {name for _, elf in files.values() for name in elf.needed}
     uses = find_torch_user(package, PYTHON, X86_64)
     symbols = uses.required if uses else {}
-    found = []
+    libraries = []
     for path, (file, elf) in files.items():
         loaded = is_loaded(path, elf, needed)
         if loaded or file.code or is_essential(path):
-            found.append(
+            libraries.append(
                 ScannedLibrary(
                     path=path,
                     loaded=loaded,
-                    needed=tuple(sorted(name for name in elf.needed if name not in own and not is_standard(name))),
+                    needed=tuple(sorted(name for name in elf.needed if name not in packaged and not is_standard(name))),
                     symbols=tuple(sorted(symbols.get(path, ()))),
                     code=tuple(sorted((_texts(group), group.count) for group in file.code)),
                     glibc=_newest(elf, "GLIBC_"),
                     libstdcxx=_newest(elf, "GLIBCXX_"),
                 )
             )
-    return tuple(found)
+    return tuple(libraries)
 
 
 def _texts(group: CodeGroup) -> tuple[str, ...]:
@@ -136,12 +138,12 @@ def _newest(elf: Elf, family: str) -> str:
 
 
 def judge(package: str, libraries: Iterable[ScannedLibrary]) -> WheelVerdict:
-    """Return the audit's verdict on a wheel of a package, from what is kept of it."""
-    found = tuple(libraries)
-    used = [each for each in found if each.loaded or is_essential(each.path)]
-    fit = torch_rule.fits(_package(package, found), PYTHON)
-    symbols = [symbol for each in found for symbol in each.symbols]
-    lacks, compiles = _on_gpus([each for each in found if is_essential(each.path)])
+    """Return the audit's verdict on a wheel of a package, from its libraries."""
+    scanned = tuple(libraries)
+    used = [library for library in scanned if library.loaded or is_essential(library.path)]
+    fit = torch_rule.fits(_package(package, scanned), PYTHON)
+    symbols = [symbol for library in scanned for symbol in library.symbols]
+    lacks, compiles = _on_gpus([library for library in scanned if is_essential(library.path)])
     return WheelVerdict(
         glibc=max((_oldest(group) for group in _builds(used)), key=_version, default=""),
         cuda=_majors(used),
@@ -176,7 +178,7 @@ def _builds(libraries: Iterable[ScannedLibrary]) -> Iterator[list[ScannedLibrary
 
 def _oldest(group: Iterable[ScannedLibrary]) -> str:
     """Return the glibc with which some build loads."""
-    return min((each.glibc for each in group), key=_version)
+    return min((library.glibc for library in group), key=_version)
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -190,20 +192,20 @@ def _majors(libraries: Iterable[ScannedLibrary]) -> tuple[int, ...]:
 
 def _on_gpus(essential: Iterable[ScannedLibrary]) -> tuple[dict[str, str], dict[str, str]]:
     """Return capability -> a library that has no code for it, and capability -> PTX ISA that must be compiled."""
-    groups = [[(each.path, _groups(each)) for each in group if each.code] for group in _builds(essential)]
+    groups = [[(library.path, _groups(library)) for library in group if library.code] for group in _builds(essential)]
     lacks: dict[str, str] = {}
     compiles: dict[str, str] = {}
     for capability in CAPABILITIES:
-        here = Gpu(capability, capability, "", ())
+        target = Gpu(capability, capability, "", ())
         for group in filter(None, groups):
-            uses = {path: gpu.use(code, here, None) for path, code in group}
-            path, best = max(uses.items(), key=lambda each: (each[1].native, each[1].usable))
+            uses = {path: gpu.use(code, target, None) for path, code in group}
+            path, best = max(uses.items(), key=lambda item: (item[1].native, item[1].usable))
             if gpu.is_useless(best) or (not best.native and best.usable < best.count * _ENOUGH):
                 lacks.setdefault(capability, path)
             elif not best.native and best.isa:
                 isa = f"{best.isa[0]}.{best.isa[1]}"
                 compiles[capability] = max(compiles.get(capability, ""), isa, key=_version)
-    return lacks, {each: isa for each, isa in compiles.items() if each not in lacks}
+    return lacks, {capability: isa for capability, isa in compiles.items() if capability not in lacks}
 
 
 def _package(name: str, libraries: Iterable[ScannedLibrary]) -> Package:
@@ -224,6 +226,6 @@ def _groups(library: ScannedLibrary) -> tuple[CodeGroup, ...]:
 def _target(text: str) -> CodeTarget:
     match = _TARGET.fullmatch(text)
     if not match:
-        raise ValueError(f'"{text}" is no target of GPU code')
+        raise ValueError(f'"{text}" is not a target of GPU code')
     isa = (int(match[4]), int(match[5])) if match[4] else None
     return CodeTarget("sass" if match[1] == "sm" else "ptx", int(match[2]), _VARIANTS[match[3]], isa)

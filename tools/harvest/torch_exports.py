@@ -1,6 +1,6 @@
-"""One more release in the index of torch's exports, from its wheel: a file, or what the package index has.
+"""Add a release to the index of torch's exports, from a wheel's file or from the package index.
 
-Any CPython's wheel gives the same names: those of 2.9.0 and 2.15.0 for CPython 3.11 and 3.12 do (2026-11-21).
+Wheels for all CPythons give the same names. Checked with 2.9.0 and 2.15.0 for CPython 3.11 and 3.12 (2026-11-21).
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Added:
 def add(requested: str, context: Context, paths: Mapping[str, Path] = torch_exports.PATHS) -> tuple[Added, ...]:
     """Bring a release of torch into the indexes at `paths`, by processor.
 
-    `requested` is "2.16.0" of the package index, where each processor has a wheel, or a wheel's file name. Raises
-    FetchError or WheelError for a wheel that cannot be had or used, StoreError where the index cannot be written,
-    UsageError for what is neither a release nor a wheel.
+    `requested` is a release of the package index ("2.16.0"), with a wheel for each processor, or a wheel's file name.
+    Raises FetchError or WheelError for a wheel that cannot be fetched or used, StoreError if the index cannot be
+    written, UsageError if `requested` is neither a release nor a wheel.
     """
     if requested.endswith(".whl"):
         release, machine = _release(Path(requested).name)
@@ -68,8 +68,8 @@ def _add(release: str, machine: str, wheel: Path, path: Path) -> Added:
             data.write(path, torch_exports.dumps(after))
     except (OSError, ValueError) as error:
         fix = "it is part of imagegen: have imagegen in a directory that you may write to, as a checkout is"
-        what = "the index of torch's exports cannot be brought up to date"
-        raise StoreError(what, where=str(path), why=str(error), fix=fix) from error
+        message = "the index of torch's exports cannot be brought up to date"
+        raise StoreError(message, where=str(path), why=str(error), fix=fix) from error
     return Added(release, machine, path, len(after.of_release(release)), after != before)
 
 
@@ -83,8 +83,8 @@ def _release(filename: str) -> tuple[str, str]:
         ) from error
     machine = next(filter(None, (_machine(tag) for tag in tags)), None)
     if name != "torch" or machine is None:
-        known = " or ".join(torch_exports.PATHS)
-        raise UsageError(f"{filename} is not a wheel of torch for Linux on {known}", code="usage-not-a-torch-wheel")
+        machines = " or ".join(torch_exports.PATHS)
+        raise UsageError(f"{filename} is not a wheel of torch for Linux on {machines}", code="usage-not-a-torch-wheel")
     return version.public, machine
 
 
@@ -95,7 +95,7 @@ def _machine(tag: Tag) -> str | None:
 
 
 def _fetch(release: str, machines: Iterable[str], context: Context) -> dict[str, Path]:
-    """Return the wheel for each of the processors that the package index has one for."""
+    """Return the wheel for each processor for which the package index has one."""
     if not _RELEASE.fullmatch(release):
         raise UsageError(
             f'"{release}" is neither a release of torch nor a wheel',
@@ -105,23 +105,27 @@ def _fetch(release: str, machines: Iterable[str], context: Context) -> dict[str,
     url = package_index.url_of(DEFAULT, context.settings)
     if url is None:
         raise FetchError(f"no address is known for the index {DEFAULT}", code="fetch-no-index")
-    found = {}
+    wheels = {}
     with Client(context.settings) as client:
         links = package_index.project(client, url, "torch")
         for machine in machines:
-            own = [link for link in links if _is_of(link, release, machine)]
-            link = max(own, key=lambda each: ("cp311-cp311" in each.filename, each.filename), default=None)
+            candidates = [link for link in links if _is_of(link, release, machine)]
+            link = max(
+                candidates,
+                key=lambda candidate: ("cp311-cp311" in candidate.filename, candidate.filename),
+                default=None,
+            )
             if link and link.sha256:
                 size = client.size(link.url)
                 with context.progress.meter(link.filename, size) as meter:
                     digest = client.download(link.url, context.store, sha256=link.sha256, size=size, meter=meter)
-                found[machine] = context.store.path(digest)
-    if not found:
+                wheels[machine] = context.store.path(digest)
+    if not wheels:
         raise FetchError(
             f"the index has no wheel of torch {release} for CPython on Linux, or not its sha256",
             code="fetch-no-release",
         )
-    return found
+    return wheels
 
 
 def _is_of(link: IndexLink, release: str, machine: str) -> bool:
@@ -139,7 +143,7 @@ def _exports(wheel: Path, machine: str) -> Iterator[frozenset[str]]:
         with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryFile() as temporary:
             libraries = [info for info in archive.infolist() if _LIBRARY.fullmatch(info.filename)]
             if _CUDA not in {info.filename for info in libraries}:
-                why = "it is a CPU build, or another package; the index is made of torch as it is on PyPI"
+                why = "it is a CPU build, or another package; the index is made of PyPI's torch"
                 raise WheelError(f"the wheel has no {_CUDA}", code="wheel-unreadable", where=str(wheel), why=why)
             for info in libraries:
                 if info.file_size > _LARGEST:
@@ -166,7 +170,7 @@ def _exported(member: IO[bytes], temporary: IO[bytes], machine: str) -> frozense
     temporary.truncate()
     shutil.copyfileobj(member, temporary, 1 << 20)
     temporary.flush()
-    found = elf.read(OnDisk(temporary.fileno(), temporary.tell()))
-    if MACHINES.get(found.machine) != machine:
+    library = elf.read(OnDisk(temporary.fileno(), temporary.tell()))
+    if MACHINES.get(library.machine) != machine:
         raise ValueError(f"a library in it is not for {machine}")
-    return found.exported
+    return library.exported

@@ -51,7 +51,7 @@ class ExportPlan:
 
     @property
     def size(self) -> int:
-        """Bytes of all files, uncompressed; those of hard links once."""
+        """Bytes of all files, uncompressed; hard links count once."""
         return sum(entry.size for entry in self.entries if entry.path not in self.links)
 
     @property
@@ -108,10 +108,10 @@ def _fields(entry: Entry) -> dict[str, Any]:
 
 def described_environments(lock: Lock, declared: Declarations) -> list[dict[str, Any]]:
     """Return the environments for JSON: name, the words that run a program in it, its checks, and their files."""
-    found = []
+    documents = []
     for environment in environments(lock):
         programs = files_for(environment, declared.environments[environment.name] if environment.name else declared)
-        found.append(
+        documents.append(
             {
                 "name": environment.name,
                 "activate": activation(environment),
@@ -119,7 +119,7 @@ def described_environments(lock: Lock, declared: Declarations) -> list[dict[str,
                 "programs": {name: content.decode() for name, content in programs.items()},
             }
         )
-    return found
+    return documents
 
 
 def write(
@@ -159,16 +159,16 @@ def write_parts(plan: ExportPlan, store: Store, directory: Path) -> tuple[list[t
     """Write the missing contents; returns their (sha256, bytes) in order, and name and offset of each part."""
     order: list[tuple[str, int]] = []
     written: list[dict[str, Any]] = []
-    offset = left = 0
+    offset = room = 0
     for size, frame in _frames(_blocks(plan, store, order)):
-        if len(frame) > left:
+        if len(frame) > room:
             written.append({"file": f"part-{len(written):03}.zst", "offset": offset, "bytes": 0})
-            left = PART_BYTES
+            room = PART_BYTES
         with (directory / written[-1]["file"]).open("ab") as part:
             part.write(frame)
         written[-1]["bytes"] += size
         offset += size
-        left -= len(frame)
+        room -= len(frame)
     return order, written
 
 
@@ -187,7 +187,7 @@ def _frames(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
             waiting.append(pool.submit(compress, block))
             if len(waiting) > 2 * workers:
                 yield waiting.popleft().result()
-        yield from (each.result() for each in waiting)
+        yield from (future.result() for future in waiting)
 
 
 def _blocks(plan: ExportPlan, store: Store, order: list[tuple[str, int]]) -> Iterator[bytes]:

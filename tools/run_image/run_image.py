@@ -1,7 +1,7 @@
 """Run an exported image on a host that has no container engine.
 
-`imagegen export` writes this program beside the image's files. It needs Linux, root, and Python 3.9 or later with its
-standard library, and nothing of imagegen.
+`python -m tools.run_image export` writes this program next to the image's files. It needs Linux, root, and Python 3.9
+or later with its standard library, and nothing of imagegen.
 
     run_image.py inventory FILE [DIRECTORY ...]   hash the files that this host has already
     run_image.py unpack                           write the image's files, and verify each of them
@@ -10,9 +10,9 @@ standard library, and nothing of imagegen.
 
 In an image with several environments a CHECK runs in each that has it, or in one: "NAME: CHECK".
 
-The image's file tree is the read-only lower layer of an overlay file system; what the container writes goes to a tmpfs
-and is lost at the end. The container has mount, PID, IPC, UTS and network namespaces of its own, with a loopback
-interface alone, as a smoke-test container of `imagegen test` has. The files of the NVIDIA driver are bind-mounted as
+The image's file tree is the read-only lower layer of an overlay file system; files that the container writes go to a
+tmpfs and are lost at the end. The container has mount, PID, IPC, UTS and network namespaces of its own, with only a
+loopback interface, as a smoke-test container of `imagegen test` has. The files of the NVIDIA driver are bind-mounted as
 NVIDIA's container toolkit does it (github.com/NVIDIA/nvidia-container-toolkit, internal/discover): device nodes,
 the driver's libraries in the system's library directory, nvidia-smi, and an updated ldconfig cache.
 """
@@ -93,9 +93,9 @@ DRIVER_LIBRARIES = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    one = commands.add_parser("inventory")
-    one.add_argument("file")
-    one.add_argument(
+    inventory = commands.add_parser("inventory")
+    inventory.add_argument("file")
+    inventory.add_argument(
         "directories", nargs="*", default=sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
     )
     commands.add_parser("unpack")
@@ -106,9 +106,9 @@ def main() -> None:
     two.add_argument("checks", nargs="*")
     three = commands.add_parser("exec")
     three.add_argument("argv", nargs=argparse.REMAINDER)
-    given = parser.parse_args()
-    if given.command == "inventory":
-        write_inventory(Path(given.file), given.directories)
+    arguments = parser.parse_args()
+    if arguments.command == "inventory":
+        write_inventory(Path(arguments.file), arguments.directories)
         return
     if os.geteuid() != 0:
         sys.exit("error: root is needed to mount the image's files and to make namespaces")
@@ -119,10 +119,10 @@ def main() -> None:
             unpack(image)
     except (OSError, EOFError, ValueError) as error:
         sys.exit(f"error: the image cannot be unpacked: {error}")
-    if given.command == "test":
-        sys.exit(test(image, given.checks, start + given.limit))
-    if given.command == "exec":
-        argv = [*image["entrypoint"], *(given.argv or image["command"])]
+    if arguments.command == "test":
+        sys.exit(test(image, arguments.checks, start + arguments.limit))
+    if arguments.command == "exec":
+        argv = [*image["entrypoint"], *(arguments.argv or image["command"])]
         programs = image["environments"][0]["programs"]
         sys.exit(os.waitstatus_to_exitcode(os.waitpid(enter(image, programs, argv, image["workdir"]), 0)[1]) % 256)
 
@@ -150,12 +150,12 @@ def sha256_of(path: str) -> str:
 def open_file(path: Path | str) -> BinaryIO:
     """Open a regular file to read it; raises OSError for others: pipes may wait for ever, devices may never end."""
     if not stat.S_ISREG(os.stat(path).st_mode):
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return open(path, "rb")
 
 
 def new_file(path: Path, mode: str) -> IO[Any]:
-    """Open a file that replaces what `path` is; nothing is written through a link. Raises OSError."""
+    """Open a new file at `path`, which replaces a file or link there. Raises OSError."""
     path.unlink(missing_ok=True)
     return path.open(mode)
 
@@ -188,15 +188,15 @@ def require_tree(entries: list[dict[str, Any]]) -> None:
         texts = (path, entry.get("target", "target"))
         is_path = all("\0" not in text and 0 < len(os.fsencode(text)) <= PATH_MAX for text in texts)
         if not is_path or not {"", ".", ".."}.isdisjoint(path.split("/")):
-            why = "it is no path below the image's root"
+            why = "it is not a path below the image's root"
         elif path in kinds:
             why = "it is there twice"
         elif kinds.get(folder) != "directory":
-            why = f"{folder} is no directory of the image"
+            why = f"{folder} is not a directory of the image"
         elif kind not in ("file", "directory", "symlink"):
-            why = "it is no file, directory or link"
+            why = "it is not a file, directory or link"
         elif "link" in entry and kinds.get(entry["link"]) != "file":
-            why = f"{entry['link']} is no file of the image"
+            why = f"{entry['link']} is not a file of the image"
         else:
             kinds[path] = kind
             continue
@@ -212,10 +212,10 @@ def unpack(image: Image) -> None:
     require_tree(image["entries"])
     UNPACKED.unlink(missing_ok=True)
     shutil.rmtree(ROOT, ignore_errors=True)
-    ROOT.mkdir(mode=0o700)  # for root only: it holds set-user-id programs of others
+    ROOT.mkdir(mode=0o700)  # only for root, because it has set-user-id programs
     offsets = unpack_parts(image)
     files, links = [], []
-    for entry in image["entries"]:  # parents come before what they hold
+    for entry in image["entries"]:  # directories come before their contents
         path, kind = f"{ROOT}/{entry['path']}", entry["kind"]
         if kind == "directory":
             os.mkdir(path)
@@ -227,7 +227,9 @@ def unpack(image: Image) -> None:
             files.append(entry)
     with CONTENTS.open("rb") as contents, ThreadPoolExecutor(os.cpu_count()) as pool:
         wrong = [
-            each for each in pool.map(lambda entry: write_file(image, entry, contents.fileno(), offsets), files) if each
+            fault
+            for fault in pool.map(lambda entry: write_file(image, entry, contents.fileno(), offsets), files)
+            if fault
         ]
     if wrong:
         shown = "\n  ".join(wrong[:10])
@@ -235,7 +237,7 @@ def unpack(image: Image) -> None:
         sys.exit(f"error: {len(wrong)} files are not the image's:\n  {shown}\nfix: {fix}")
     for source, path in links:
         os.link(source, path)
-    for entry in reversed(image["entries"]):  # a directory's time changes with what it gets
+    for entry in reversed(image["entries"]):  # a new entry changes a directory's time
         path = f"{ROOT}/{entry['path']}"
         os.chown(path, entry["uid"], entry["gid"], follow_symlinks=False)
         if entry["kind"] != "symlink":
@@ -251,7 +253,7 @@ def unpack(image: Image) -> None:
 
 def unpack_parts(image: Image) -> dict[str, int]:
     """Unpack the parts into CONTENTS; returns sha256 -> offset of the contents in it."""
-    missing = [each["file"] for each in image["parts"] if not (HERE / each["file"]).exists()]
+    missing = [part["file"] for part in image["parts"] if not (HERE / part["file"]).exists()]
     if missing:
         sys.exit(f"error: {len(missing)} of {len(image['parts'])} parts are not here: {', '.join(missing)}")
     libzstd = load_libzstd()
@@ -279,16 +281,16 @@ def load_libzstd() -> ctypes.CDLL:
 def unpack_part(libzstd: ctypes.CDLL, part: dict[str, Any], contents: mmap.mmap) -> None:
     """Decompress a part, which is a sequence of zstd frames, to its place in `contents`."""
     with open_file(HERE / part["file"]) as file:
-        packed = file.read(MAX_PART)  # the rest of a longer one is missing: it is damaged
-    place = ctypes.addressof((ctypes.c_char * part["bytes"]).from_buffer(contents, part["offset"]))
-    size = libzstd.ZSTD_decompress(place, part["bytes"], packed, len(packed))
+        packed = file.read(MAX_PART)  # a longer part is cut, and then fails as damaged
+    address = ctypes.addressof((ctypes.c_char * part["bytes"]).from_buffer(contents, part["offset"]))
+    size = libzstd.ZSTD_decompress(address, part["bytes"], packed, len(packed))
     if size != part["bytes"]:
         sys.exit(f"error: {part['file']} is damaged\nfix: copy it again")
 
 
 def write_file(image: Image, entry: dict[str, Any], contents: int, offsets: dict[str, int]) -> str | None:
-    """Write one file from the parts or from this host's own; returns what is wrong with it, or None."""
-    digest, left = hashlib.sha256(), entry["size"]
+    """Write one file from the parts or from a file of this host; return the fault in words, or None."""
+    digest, remaining = hashlib.sha256(), entry["size"]
     with contextlib.ExitStack() as stack:
         out = stack.enter_context(open(f"{ROOT}/{entry['path']}", "xb"))
         offset = offsets.get(entry["sha256"])
@@ -300,20 +302,24 @@ def write_file(image: Image, entry: dict[str, Any], contents: int, offsets: dict
             offset = 0
         else:
             source = contents
-        while left and (chunk := os.pread(source, min(CHUNK, left), offset)):
+        while remaining and (chunk := os.pread(source, min(CHUNK, remaining), offset)):
             out.write(chunk)
             digest.update(chunk)
             offset += len(chunk)
-            left -= len(chunk)
+            remaining -= len(chunk)
     return None if digest.hexdigest() == entry["sha256"] else f"{entry['path']}: another sha256"
 
 
 def test(image: Image, checks: list[str], deadline: float) -> int:
     """Run the image's smoke checks, or those named; writes RESULTS after each. Returns the exit code."""
-    unknown = [name for name in checks if not any(requested_checks(each, [name]) for each in image["environments"])]
+    unknown = [
+        name
+        for name in checks
+        if not any(requested_checks(environment, [name]) for environment in image["environments"])
+    ]
     if unknown:
         sys.exit(f"error: no environment of the image has the check {', '.join(unknown)}")
-    found = {
+    document = {
         "format": 1,
         "image": image["image"],
         "cell": image["cell"],
@@ -322,18 +328,18 @@ def test(image: Image, checks: list[str], deadline: float) -> int:
     }
     for environment in image["environments"]:
         if requested := requested_checks(environment, checks):
-            run_checks(image, environment, requested, deadline, found)
-    write_results(found)
-    return int(any(result["status"] not in ("pass", "skip") for result in found["results"]))
+            run_checks(image, environment, requested, deadline, document)
+    write_results(document)
+    return int(any(result["status"] not in ("pass", "skip") for result in document["results"]))
 
 
 def requested_checks(environment: dict[str, Any], checks: list[str]) -> list[str]:
-    """Return the environment's checks, or those of `checks` that are its own; it may stand before a check's name."""
+    """Return the environment's checks, or the ones in `checks`, whose names may begin with the environment's name."""
     before = name_in_results(environment, "")
     if not checks:
         return list(environment["checks"])
-    named = [check for check in checks if check.startswith(before) or check in environment["checks"]]
-    return [each.removeprefix(before) for each in named]
+    selected = [check for check in checks if check.startswith(before) or check in environment["checks"]]
+    return [name.removeprefix(before) for name in selected]
 
 
 def name_in_results(environment: dict[str, Any], check: str) -> str:
@@ -341,45 +347,45 @@ def name_in_results(environment: dict[str, Any], check: str) -> str:
 
 
 def run_checks(
-    image: Image, environment: dict[str, Any], requested: list[str], deadline: float, found: dict[str, Any]
+    image: Image, environment: dict[str, Any], requested: list[str], deadline: float, document: dict[str, Any]
 ) -> None:
-    """Run checks in an environment, in a container of its own, and add their results to those of `found`."""
+    """Run checks in an environment, in a container of its own, and add their results to `document`."""
     reader, writer = os.pipe()
-    left = max(1, int(deadline - time.monotonic()))
-    runner = ["python", "-m", "smoke.runner", "spec.json", "--seconds", str(max(1, left - GRACE))]
+    seconds = max(1, int(deadline - time.monotonic()))
+    runner = ["python", "-m", "smoke.runner", "spec.json", "--seconds", str(max(1, seconds - GRACE))]
     argv = [*environment["activate"], *runner, *requested]
     child = enter(image, environment["programs"], argv, f"/{SUITE}", writer)
     os.close(writer)
     signal.signal(signal.SIGALRM, lambda *_: os.kill(child, signal.SIGKILL))  # its PID namespace ends with it
-    signal.alarm(left)
+    signal.alarm(seconds)
     with open(reader, encoding="utf-8", errors="replace") as lines:
         for line in lines:
             result = json.loads(line)
             result["check"] = name_in_results(environment, result["check"])
-            found["results"].append(result)
-            write_results(found)
+            document["results"].append(result)
+            write_results(document)
             print(f"{result['check']}: {result['status']}, {result['seconds']} s {result['reason'][:2000]}", flush=True)
     os.waitpid(child, 0)
     signal.alarm(0)
-    ran = {result["check"] for result in found["results"]}
-    for name in (name_in_results(environment, each) for each in requested):
+    ran = {result["check"] for result in document["results"]}
+    for name in (name_in_results(environment, check) for check in requested):
         if name not in ran:
-            found["results"].append(
+            document["results"].append(
                 {
                     "check": name,
                     "status": "fail",
                     "seconds": 0,
-                    "reason": "it did not run, or not to its end",
+                    "reason": "it did not run to its end",
                     "details": {},
                 }
             )
-            print(f"{name}: fail: it did not run, or not to its end", flush=True)
+            print(f"{name}: fail: it did not run to its end", flush=True)
 
 
-def write_results(found: dict[str, Any]) -> None:
+def write_results(document: dict[str, Any]) -> None:
     fresh = RESULTS.with_suffix(".new")
     with new_file(fresh, "x") as file:
-        json.dump(found, file, indent=1)
+        json.dump(document, file, indent=1)
     fresh.replace(RESULTS)
 
 
@@ -395,10 +401,10 @@ def driver_version() -> str:
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def check_call(result: int, what: str) -> None:
+def check_call(result: int, call: str) -> None:
     if result:
         number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        raise OSError(number, f"{call}: {os.strerror(number)}")
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
@@ -446,7 +452,7 @@ def enter(image: Image, programs: dict[str, str], argv: list[str], directory: st
 
 
 def run_first(image: Image, programs: dict[str, str], argv: list[str], directory: str, stdout: int | None) -> int:
-    """Be the container's first process: make its file systems, start `argv`, reap what is left over."""
+    """Be the container's first process: make its file systems, start `argv`, reap other processes."""
     make_file_systems(programs)
     set_up_loopback()
     socket.sethostname("imagegen")
@@ -456,8 +462,8 @@ def run_first(image: Image, programs: dict[str, str], argv: list[str], directory
     environment = dict(pair.split("=", 1) for pair in image["env"])
     environment.setdefault("HOME", "/root")
     # Set where NVLink multicast must not be used on a host; a container would not have them otherwise.
-    kept = ("NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST", "NVSHMEM_DISABLE_NVLS")
-    environment.update({name: os.environ[name] for name in kept if name in os.environ})
+    inherited = ("NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST", "NVSHMEM_DISABLE_NVLS")
+    environment.update({name: os.environ[name] for name in inherited if name in os.environ})
     program = shutil.which(argv[0], path=environment.get("PATH")) or argv[0]
     main = os.fork()
     if main == 0:
@@ -485,8 +491,8 @@ def make_file_systems(programs: dict[str, str]) -> None:
     os.makedirs(scratch, exist_ok=True)
     mount("scratch", scratch, "tmpfs", options="mode=755,size=75%")
     upper, work, root = (f"{scratch}/{name}" for name in ("upper", "work", "root"))
-    for each in (upper, work, root):
-        os.mkdir(each)
+    for directory in (upper, work, root):
+        os.mkdir(directory)
     mount("overlay", root, "overlay", options=f"lowerdir={ROOT},upperdir={upper},workdir={work}")
     os.chdir("/")
     os.chroot(root)
@@ -522,7 +528,7 @@ def add_driver(files: dict[str, str]) -> None:
     for target, source in files.items():
         bind(source.lstrip("/"), target, read_only=not target.startswith("/dev/"))
     if any(target.startswith(f"/{LIBRARIES}/") for target in files):
-        # What a linker's -lcuda finds: NVIDIA's container toolkit makes this link (nvidia-cdi-hook create-symlinks).
+        # For a linker's -lcuda. NVIDIA's container toolkit makes this link too (nvidia-cdi-hook create-symlinks).
         link = Path(f"/{LIBRARIES}/libcuda.so")
         link.unlink(missing_ok=True)
         link.symlink_to("libcuda.so.1")
