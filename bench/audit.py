@@ -24,7 +24,7 @@ from pathlib import Path
 
 import results
 
-from imagegen.audit.collect import HEAD, concerns, examine
+from imagegen.audit.examine import HEAD, concerns, examine
 from imagegen.audit.model import Elf, File
 from imagegen.audit.window import OnDisk
 

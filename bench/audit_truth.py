@@ -21,7 +21,7 @@ from typing import Any
 
 from audit_truth_load import DATA, TUNED
 
-from imagegen.audit import elf, libraries, torch_rule
+from imagegen.audit import libraries, symbols, torch_rule
 from imagegen.audit.closure import Loader
 from imagegen.audit.model import Elf, File, Finding, Package, Severity, Subject, SystemLibraries
 
@@ -130,7 +130,7 @@ def cases() -> Iterator[Case]:
         packages = tuple(sorted((package, *beside[torch]), key=lambda each: each.name))
         subject = Subject(wheel, packages, system=system, python="3.11", cuda=True)
         loader = Loader(subject)
-        everything = (torch_rule.check(subject), elf.check(loader), libraries.check(loader))
+        everything = (torch_rule.check(subject), symbols.check(loader), libraries.check(loader))
         found = [each for findings in everything for each in findings if each.package == str(package)]
         errors = tuple(each for each in found if each.severity is Severity.ERROR)
         warnings = tuple(each for each in found if each.severity is Severity.WARNING)

@@ -210,7 +210,7 @@ def call(*words: str | Path) -> None:
 
 def compile_samples(folder: Path, toolkits: Path | None) -> bool:
     """Write what `folder` lacks and read all of it; return whether the audit reads what was compiled."""
-    from imagegen.audit.collect import examine
+    from imagegen.audit.examine import examine
 
     workshop, rows = Workshop(folder, toolkits), samples()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -366,7 +366,7 @@ def predict(mix: str, mode: str, capability: str, isa: tuple[int, int] | None, *
 
     CUDA_FORCE_PTX_JIT ignores the machine code in fat binaries; a `bare` cubin runs all the same (driver 580.159.04).
     """
-    from imagegen.audit.gpu import runs
+    from imagegen.audit.capability import runs
 
     left = {"no JIT": ("sass",), "forced JIT": ("sass",) if bare else ("ptx",)}.get(mode, ("sass", "ptx"))
     return runs([target for target in targets(mix) if target.kind in left], capability, isa)
@@ -374,7 +374,7 @@ def predict(mix: str, mode: str, capability: str, isa: tuple[int, int] | None, *
 
 def compare(observed: dict[str, Any]) -> bool:
     """Print the predictions beside the codes; return whether they agree in every mode."""
-    from imagegen.audit.gpu import compiled_by
+    from imagegen.audit.capability import compiled_by
 
     capability, isa = observed["capability"], compiled_by(observed["driver"])
     print(f"{observed['gpu']}, driver {observed['driver']}, compute capability {capability}, newest PTX {isa}\n")

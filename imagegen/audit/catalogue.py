@@ -1,4 +1,4 @@
-"""The audit's data about the field: data/*.yaml, each entry with its source and date."""
+"""The audit's data about the field: data/*.yaml, each entry with its source and date; the catalogue of libraries."""
 
 from __future__ import annotations
 
@@ -17,9 +17,6 @@ def data(name: str) -> Any:
     """Return a data file, parsed but not validated. It is shipped, so an error in it is a bug."""
     path = Path(__file__).parent / "data" / f"{name}.yaml"
     return yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader)
-
-
-# The catalogue of libraries, data/libraries.yaml: of the driver, optional ones, distributions.
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import zstandard
 from pydantic_core import from_json
 
 from imagegen.audit.api.exports import Module
-from imagegen.audit.api.uses import RequiredName
+from imagegen.audit.api.required import RequiredName
 from imagegen.audit.model import (
     CUDA,
     CodeGroup,

@@ -9,8 +9,9 @@ from functools import lru_cache
 
 from imagegen.audit.catalogue import cuda_major, is_required, oldest_releases, optional
 from imagegen.audit.closure import How, Library, Loader
-from imagegen.audit.contents import rivals
-from imagegen.audit.model import Finding, Severity, Subject, few, required_name
+from imagegen.audit.lists import few
+from imagegen.audit.model import Finding, Severity, Subject, required_name
+from imagegen.audit.rivals import rivals
 from imagegen.core.text import counted
 
 _SHOWN = 20  # files in one finding

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 from imagegen.audit.api.exports import Module
-from imagegen.audit.api.uses import RequiredName
-from imagegen.audit.demangle import demangle
+from imagegen.audit.api.required import RequiredName
 from imagegen.core.types import Gpu
 
 
@@ -218,22 +217,3 @@ def required_name(requirement: str) -> str:
     """Return the normalised name (PEP 503) of the distribution in a Requires-Dist; "" if there is none."""
     match = re.match(r"[A-Za-z0-9._-]+", requirement.strip())
     return re.sub(r"[-_.]+", "-", match[0]).lower() if match else ""
-
-
-# Lists in findings show the first items, and how many more there are.
-
-T = TypeVar("T")
-_SYMBOLS = 3  # of a file
-
-
-def few(items: Sequence[T], limit: int, line: Callable[[T], str] = str, noun: str = "") -> tuple[str, ...]:
-    """Return a line for each of the first `limit` items, and a last line with the number of the others."""
-    omitted = len(items) - limit
-    summary = (f"and {omitted} more {noun}".rstrip(),) if omitted > 0 else ()
-    return (*map(line, items[:limit]), *summary)
-
-
-def listed(symbols: frozenset[str]) -> str:
-    """Return the first symbols, demangled, in one line."""
-    shown = [demangle(symbol) for symbol in sorted(symbols)[:_SYMBOLS]]
-    return "; ".join(shown + ([f"{len(symbols) - _SYMBOLS} more"] if len(symbols) > _SYMBOLS else []))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from imagegen.audit.finding_texts import explain
 from imagegen.audit.model import Severity
 from imagegen.audit.report import AuditReport, PackageVerdict, Runs, by_package
-from imagegen.audit.torch_rule import Fit
+from imagegen.audit.torch_users import Fit
 from imagegen.core.text import counted
 
 _FEW = 3  # releases of torch that a line lists one by one

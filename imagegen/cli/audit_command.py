@@ -17,8 +17,9 @@ from rich.text import Text
 from imagegen.audit import finding_texts
 from imagegen.audit.check import audit
 from imagegen.audit.model import Finding, Severity, Subject
-from imagegen.audit.report import AuditReport, LockLocation, by_package, document
+from imagegen.audit.report import AuditReport, by_package
 from imagegen.audit.report_text import result_line, verdict_line
+from imagegen.audit.sarif import LockLocation, document
 from imagegen.cli.app import App, check_writable, json_option, pass_app
 from imagegen.core.errors import OptionConflictError, UsageError
 from imagegen.core.text import shown

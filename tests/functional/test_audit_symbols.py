@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from imagegen.audit.closure import Loader
-from imagegen.audit.elf import check
 from imagegen.audit.model import Elf, Finding, Severity
+from imagegen.audit.symbols import check
 from tests.support.audit_subjects import PYTHON, elf, module, package, subject, system
 
 GONE = "_ZN5arrow6schemaEv"

@@ -13,7 +13,8 @@ import zstandard
 
 from imagegen.audit import torch_exports
 from imagegen.audit.model import Elf, File, Finding, Package, Severity, Subject
-from imagegen.audit.torch_rule import Fit, check, fits
+from imagegen.audit.torch_rule import check, fits
+from imagegen.audit.torch_users import Fit
 
 # Of wheels on PyPI, 2026-11-21: for each file what it wants of torch's own and the wheel does not define itself, and
 # what the metadata says of torch.

@@ -17,7 +17,7 @@ import pytest
 import zstandard
 
 from imagegen.app import audit as image
-from imagegen.audit import check, collect
+from imagegen.audit import check, collect, sparse_copy
 from imagegen.audit.model import Severity, Subject
 from imagegen.core import layer_tar
 from imagegen.core.config import Settings
@@ -253,7 +253,7 @@ def test_a_large_library_of_another_layout_is_a_warning(tmp_path: Path, monkeypa
     large = make_elf(exported=["own"], soname="liblarge.so")
     user = make_elf(["liblarge.so"], ["own"], ["PyInit__c"], runpath="$ORIGIN")
     stack = {**STACK, **below(SITE, site_of(demo={"demo/_c.so": user, "demo/liblarge.so": large}))}
-    parts = [collect.FileRange(64, len(large) - 600, searched=False)]
+    parts = [sparse_copy.FileRange(64, len(large) - 600, searched=False)]
     monkeypatch.setattr(layers, "_WHOLE", 0)
     monkeypatch.setattr(collect, "IN_MEMORY", 0)
     monkeypatch.setattr(collect, "left_out", lambda _, size: parts if size == len(large) else [])

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.audit import collect
-from imagegen.audit.collect import examine
+from imagegen.audit import collect, sparse_copy
+from imagegen.audit.examine import examine
 from imagegen.audit.model import CodeTarget
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
@@ -114,7 +114,7 @@ def test_a_large_file_made_in_another_way_is_read_twice(
 ) -> None:
     """The tables that a loader reads lie where the copy leaves bytes out as machine code."""
     monkeypatch.setattr(collect, "IN_MEMORY", 0)
-    monkeypatch.setattr(collect, "left_out", lambda *_: [collect.FileRange(64, 500, searched=False)])
+    monkeypatch.setattr(collect, "left_out", lambda *_: [sparse_copy.FileRange(64, 500, searched=False)])
     lock, wheel = demo(store, tmp_path)
     assemble(lock, Context(store, settings, Quiet()))
     assert read.count("one/lib.so") == 2

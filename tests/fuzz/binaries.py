@@ -9,7 +9,7 @@ from functools import cache
 
 from hypothesis import strategies as st
 
-from imagegen.audit.collect import examine
+from imagegen.audit.examine import examine
 from imagegen.audit.model import CodeTarget, File
 from imagegen.audit.window import Window
 from tests.support.elf_files import AARCH64, Symbol, make_cubin, make_elf, make_fatbin

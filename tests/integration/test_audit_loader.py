@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from imagegen.audit import elf, libraries
+from imagegen.audit import libraries, symbols
 from imagegen.audit.closure import How, Loader
 from imagegen.audit.elf import read
 from imagegen.audit.model import File, Package, Subject, SystemLibraries
@@ -182,7 +182,7 @@ def test_the_audit_says_what_the_loader_does(case: str, tmp_path: Path, real: Re
     error, _ = real.load(tmp_path / next(iter(files)))
     assert says in error and bool(error) is bool(says)
     loader = Loader(subject)
-    found = {finding.id for check in (libraries.check, elf.check) for finding in check(loader)}
+    found = {finding.id for check in (libraries.check, symbols.check) for finding in check(loader)}
     if finds == "elsewhere":  # within a package no finding: what lies there it may load itself
         hows = {one.how for library in loader.libraries for one in loader.closure(library).resolutions}
         assert How.ELSEWHERE in hows and found == set()

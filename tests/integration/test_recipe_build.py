@@ -20,7 +20,7 @@ import pytest
 import zstandard
 from certifi import where
 
-from imagegen.audit.contents import parents
+from imagegen.audit.ownership import parents
 from imagegen.audit.readers.installation import pyc_path
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, images

@@ -5,7 +5,7 @@ from __future__ import annotations
 from imagegen.audit.finding_texts import FindingText
 from imagegen.audit.model import Finding, Severity
 from imagegen.audit.report import AuditReport, PackageVerdict, ordered
-from imagegen.audit.torch_rule import Fit
+from imagegen.audit.torch_users import Fit
 
 ENTRIES = {
     "missing-symbol": FindingText(

@@ -6,7 +6,7 @@ import re
 
 from hypothesis import strategies as st
 
-from imagegen.audit.gpu import releases
+from imagegen.audit.capability import releases
 from imagegen.audit.model import CodeTarget
 
 

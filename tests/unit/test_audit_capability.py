@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.audit.gpu import compiled_by, driver_floor, releases, runs
+from imagegen.audit.capability import compiled_by, driver_floor, releases, runs
 from imagegen.audit.model import CodeTarget
 from tests.support.gpu_targets import ISAS, TARGETS, targets
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.audit import elf as elf_checks
+from imagegen.audit import symbols
 from imagegen.audit.closure import How, Loader, ResolvedLibrary
 from imagegen.audit.model import Elf, Subject
 from tests.support.audit_subjects import PYTHON, at, elf, module, package, subject, system
@@ -164,9 +164,9 @@ def test_files_that_all_ask_for_all_others_are_given_up(monkeypatch: pytest.Monk
     for library in loader.libraries:
         loader.closure(library)
     assert loader.exhausted
-    assert "not-followed" in {finding.id for finding in elf_checks.check(Loader(made))}
+    assert "not-followed" in {finding.id for finding in symbols.check(Loader(made))}
     small = Loader(subject(package("pkg", {"a.so": module()})))
-    assert "not-followed" not in {finding.id for finding in elf_checks.check(small)}
+    assert "not-followed" not in {finding.id for finding in symbols.check(small)}
 
 
 def test_paths_that_are_inherited_do_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:

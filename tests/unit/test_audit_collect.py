@@ -13,8 +13,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from imagegen.audit import collect
-from imagegen.audit.collect import Collector, examine
+from imagegen.audit import collect, sparse_copy
+from imagegen.audit.collect import Collector
+from imagegen.audit.examine import examine
 from imagegen.audit.model import CodeTarget, File
 from tests.support.elf_files import HEADER, IDENT, SECTION, SEGMENT, make_cubin, make_elf, make_fatbin
 
@@ -29,10 +30,11 @@ def _small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Samples are treated as the libraries of hundreds of MB that they stand for."""
     monkeypatch.setattr(collect, "IN_MEMORY", 0)
     monkeypatch.setattr(collect, "HEAD", 256)
-    monkeypatch.setattr(collect, "_WORTH_SKIPPING", 8)
-    monkeypatch.setattr(collect, "_NAMES", 256)
-    monkeypatch.setattr(collect, "_TABLES", 1 << 20)
-    monkeypatch.setattr(collect, "_SYMBOLS", 1000)
+    monkeypatch.setattr("imagegen.audit.examine.HEAD", 256)
+    monkeypatch.setattr(sparse_copy, "_WORTH_SKIPPING", 8)
+    monkeypatch.setattr(sparse_copy, "_NAMES", 256)
+    monkeypatch.setattr(sparse_copy, "_TABLES", 1 << 20)
+    monkeypatch.setattr(sparse_copy, "_SYMBOLS", 1000)
 
 
 def collected(
@@ -101,7 +103,7 @@ def test_a_hostile_file_is_read_or_unreadable(
     cuts: list[int],
     tables: int,
 ) -> None:
-    monkeypatch.setattr(collect, "_TABLES", tables)
+    monkeypatch.setattr(sparse_copy, "_TABLES", tables)
     spoilt = bytearray(data)
     for at, value, form in harm:
         size = struct.calcsize(form)
@@ -122,7 +124,7 @@ def test_gpu_code_is_found_in_what_is_left_out(
     code = one + bytes(8) + one  # as linkers align them
     data = make_elf(exported=["name"], fatbin=code, relfatbin=constants)  # where a library's own data would be
     start = data.index(code) - 16
-    part = collect.FileRange(start, data.index(constants) + len(constants), searched=True)
+    part = sparse_copy.FileRange(start, data.index(constants) + len(constants), searched=True)
     monkeypatch.setattr(collect, "left_out", lambda *_: [part])
     found, left_out = collected(data, cuts, tmp_path)
     assert found == whole(data)
@@ -153,12 +155,12 @@ def test_what_no_loader_loads_is_left_out(tmp_path: Path) -> None:
 
 
 def test_what_is_left_out_of_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collect, "_TABLES", 2000)
+    monkeypatch.setattr(sparse_copy, "_TABLES", 2000)
     loads = [(4, 0, 4000), (5, 4000, 90_000), (4, 94_000, 9000), (6, 103_000, 8000)]  # flags, offset, size
     rows = [(1, *row) for row in loads] + [(2, 6, 106_000, 300)]
     segments = [SEGMENT.pack(kind, flags, at, at, at, size, size, 8) for kind, flags, at, size in rows]
     head = HEADER.pack(IDENT, 3, 62, 1, 0, 64, 120_000, 0, 64, SEGMENT.size, len(rows), SECTION.size, 10, 9)
-    left_out = collect.left_out(head + b"".join(segments), 120_640)
+    left_out = sparse_copy.left_out(head + b"".join(segments), 120_640)
     assert left_out == [
         (2000, 4000, True),  # after so much of a segment there are no tables
         (4000, 94_000, False),
@@ -167,9 +169,9 @@ def test_what_is_left_out_of_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
         (106_300, 111_000, True),  # but for the dynamic section
         (111_000, 119_744, False),  # for debuggers, but for 256 bytes of names before the section table
     ]
-    assert collect.left_out(head + b"".join(segments)[:-1], 120_640) == []  # not all of that was kept
+    assert sparse_copy.left_out(head + b"".join(segments)[:-1], 120_640) == []  # not all of that was kept
     one = SEGMENT.pack(1, 5, 0, 0, 0, 119_000, 119_000, 8)
-    together = collect.left_out(head[:56] + struct.pack("<H", 1) + head[58:] + one, 120_640)
+    together = sparse_copy.left_out(head[:56] + struct.pack("<H", 1) + head[58:] + one, 120_640)
     assert together == [(2000, 119_000, True), (119_000, 119_744, False)]
 
 
@@ -177,7 +179,7 @@ def test_a_stream_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
     with Collector(1 << 20, tmp_path) as collector:
         collector.write(make_elf())
         kept = collector._keep
-    assert isinstance(kept, collect.Sparse)
+    assert isinstance(kept, sparse_copy.Sparse)
     assert kept._file.closed
     assert not list(tmp_path.iterdir())
 
@@ -189,6 +191,6 @@ def test_the_copy_of_a_large_library_takes_little_space(tmp_path: Path, monkeypa
         for start in range(0, len(data), 1 << 18):
             collector.write(data[start : start + (1 << 18)])
         kept = collector._keep
-        assert isinstance(kept, collect.Sparse)
+        assert isinstance(kept, sparse_copy.Sparse)
         assert os.fstat(kept._file.fileno()).st_blocks * 512 < 200_000 < 12 << 20 < len(data)
         assert collector.finish("0" * 64, executable=True) == whole(data)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from imagegen.audit import gpu
+from imagegen.audit import driver
 from imagegen.audit.check import audit
 from imagegen.audit.model import CodeGroup, CodeTarget, Elf, File, Finding, Package, Subject, SystemLibraries
 from tests.support.matrix_samples import shipped_matrix
@@ -22,7 +22,7 @@ def _package(name: str, **files: str) -> Package:
 
 
 def _found(promised: str | None, *packages: Package, system: SystemLibraries | None = None) -> list[Finding]:
-    return list(gpu.check_driver(Subject("test", packages, system=system, driver=promised)))
+    return list(driver.check_driver(Subject("test", packages, system=system, driver=promised)))
 
 
 @pytest.mark.parametrize(

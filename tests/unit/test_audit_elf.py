@@ -281,7 +281,7 @@ def test_a_chain_without_end_is_reported(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(elf.read(data).exported) == 20
     table = struct.unpack("<20I", place(data, 0x6FFFFFF6)[1][-80:])
     endless = place(data, 0x6FFFFFF6)[1][:-80] + struct.pack("<20I", *(value & ~1 for value in table))
-    monkeypatch.setattr(elf, "MOST_SYMBOLS", 20)
+    monkeypatch.setattr("imagegen.audit.elf_dynamic.MOST_SYMBOLS", 20)
     with pytest.raises(Unreadable, match="has no end"):
         elf.read(section(data, 0x6FFFFFF6, endless))
 

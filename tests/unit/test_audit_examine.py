@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.audit.collect import examine
+from imagegen.audit.examine import examine
 from imagegen.audit.model import CodeTarget
 from imagegen.audit.window import OnDisk, Unreadable, Window
 from tests.fuzz.binaries import seeds

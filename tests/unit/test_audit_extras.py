@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.audit import imports
+from imagegen.audit import extras
 from imagegen.audit.model import File, Finding, OptionalImport, Package, Severity, Subject
 
 REQUIRES = (
@@ -23,14 +23,14 @@ REQUIRES = (
     'pywin32; sys_platform == "win32" and extra == "verl-core"',
     'verl[verl-core]; extra == "vllm"',
 )
-MODULES = imports.optional_modules(REQUIRES)
+MODULES = extras.optional_modules(REQUIRES)
 ENTRY = "verl/trainer/main_ppo.py"
 
 
 def found(source: str) -> list[tuple[str, int, bool, bool]]:
     return [
         (each.distribution, each.line, each.lazy, each.guarded)
-        for each in imports.scan_imports("verl/x.py", source.encode(), MODULES)
+        for each in extras.scan_imports("verl/x.py", source.encode(), MODULES)
     ]
 
 
@@ -40,7 +40,7 @@ def package(*sites: OptionalImport, entry_points: tuple[str, ...] = ()) -> Packa
 
 
 def check(*packages: Package, omits: dict[str, str] | None = None) -> list[tuple[Severity, str | None]]:
-    findings = list(imports.check_extras(Subject("x", packages, python="3.11", omits=omits or {})))
+    findings = list(extras.check_extras(Subject("x", packages, python="3.11", omits=omits or {})))
     assert {each.id for each in findings} <= {"extra-missing"}
     return [(each.severity, each.path) for each in findings]
 
@@ -146,7 +146,7 @@ def test_an_extra_of_another_platform_is_not_missed() -> None:
 
 def test_a_note_names_extra_place_and_reason() -> None:
     sites = (LAZY, replace(LAZY, path="verl/a.py", line=3, guarded=True))
-    (note,) = imports.check_extras(Subject("x", (package(*sites),), omits={"transferqueue": "Not wanted."}))
+    (note,) = extras.check_extras(Subject("x", (package(*sites),), omits={"transferqueue": "Not wanted."}))
     assert isinstance(note, Finding)
     assert note.details == (f"transferqueue (extra verl-core): {ENTRY}:137 and 1 more files; left out: Not wanted.",)
 
@@ -155,9 +155,9 @@ def test_a_note_names_extra_place_and_reason() -> None:
 def test_strings_in_triple_quotes_are_those_of_the_plain_pattern(source: bytes) -> None:
     plain = re.compile(rb"""("{3}|'{3})(?:\\.|[^\\])*?(\1|(?=\\?\Z))""", re.DOTALL)
     ended = [(match.span(), match[2] == match[1]) for match in plain.finditer(source)]
-    assert [(match.span(), match.lastindex is not None) for match in imports._STRING.finditer(source)] == ended
+    assert [(match.span(), match.lastindex is not None) for match in extras._STRING.finditer(source)] == ended
 
 
 def test_imports_after_a_string_without_an_end_count() -> None:
     source = b'import a\n"""\nimport tensorrt\n'
-    assert [found.line for found in imports.scan_imports("p/a.py", source, {"tensorrt": "tensorrt"})] == [3]
+    assert [found.line for found in extras.scan_imports("p/a.py", source, {"tensorrt": "tensorrt"})] == [3]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from imagegen.audit import facts
 from imagegen.audit.api import Module, RequiredName, exports
-from imagegen.audit.collect import examine
+from imagegen.audit.examine import examine
 from imagegen.audit.model import (
     CodeGroup,
     CodeTarget,

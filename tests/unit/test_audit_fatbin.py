@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from imagegen.audit import fatbin
-from imagegen.audit.collect import concerns, examine
+from imagegen.audit.examine import concerns, examine
 from imagegen.audit.model import CodeGroup, CodeTarget, File
 from imagegen.audit.window import Unreadable
 from tests.support.elf_files import make_cubin, make_elf, make_entry, make_fatbin

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.audit.collect import examine
+from imagegen.audit.examine import examine
 from tests.fuzz.binaries import DAMAGED, hold, seeds
 from tests.support.elf_files import HEADER, SECTION, make_elf
 

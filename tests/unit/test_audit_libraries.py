@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from imagegen.audit import elf as elf_checks
+from imagegen.audit import symbols
 from imagegen.audit.closure import Loader
 from imagegen.audit.libraries import AARCH64, check
 from imagegen.audit.model import Elf, File, Finding, Package, Severity, SystemLibraries
@@ -271,7 +271,7 @@ def test_a_library_that_cannot_be_read_is_there() -> None:
     base = system()
     base = replace(base, libraries={**base.libraries, "libGL.so.1": unread})
     assert findings(package("pkg", {"pkg/it.so": module("libGL.so.1")}), base=base) == []
-    assert list(elf_checks.check(Loader(subject(made)))) == []
+    assert list(symbols.check(Loader(subject(made)))) == []
 
 
 @pytest.mark.timeout(20)

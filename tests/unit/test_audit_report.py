@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from imagegen.audit import finding_texts
 from imagegen.audit.model import Finding, Severity
-from imagegen.audit.report import LockLocation, by_package, document, joined_reports, ordered
+from imagegen.audit.report import by_package, joined_reports, ordered
+from imagegen.audit.sarif import LockLocation, document
 from imagegen.cli.audit_command import table
 from imagegen.core.text import unprintable
 from tests.support.audit_reports import ENTRIES, FINDINGS, REPORT

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from imagegen.audit.collect import examine
+from imagegen.audit.examine import examine
 from imagegen.audit.model import Package
 from imagegen.core.errors import FetchError
 from imagegen.core.net.package_index import IndexLink

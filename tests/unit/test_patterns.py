@@ -39,7 +39,7 @@ def _elsewhere() -> dict[tuple[str, str], list[str]]:
             *libraries["driver"]["libraries"],
             *libraries["required"]["libraries"],
         ],
-        ("imagegen/audit/contents.py", "single.pattern"): [single.pattern for single in catalogue.singles()],
+        ("imagegen/audit/rivals.py", "single.pattern"): [single.pattern for single in catalogue.singles()],
         ("imagegen/audit/catalogue.py", "entry['package']"): [entry["package"] for entry in libraries["optional"]],
         ("imagegen/audit/catalogue.py", "entry['files']"): [entry["files"] for entry in libraries["optional"]],
         ("imagegen/plan/distributions.py", "archive.addresses"): [

@@ -18,9 +18,11 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from imagegen.audit.api import Api, Module, RequiredName
-from imagegen.audit.api.exports import LONGEST, OPEN, is_package, listed, module, module_name, with_namespaces
+from imagegen.audit.api.exports import OPEN, listed, module, with_namespaces
+from imagegen.audit.api.required import called, required, tops_of
 from imagegen.audit.api.signatures import Signatures, Source
-from imagegen.audit.api.uses import NameUse, called, required, tops_of, uses
+from imagegen.audit.api.source import LONGEST, is_package, module_name
+from imagegen.audit.api.uses import NameUse, uses
 from imagegen.audit.imports import providers, starts
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError

@@ -21,7 +21,8 @@ from imagegen.audit.catalogue import cuda_major, is_standard
 from imagegen.audit.gpu import is_essential, is_loaded
 from imagegen.audit.model import CodeGroup, CodeTarget, Elf, File, Package, required_name
 from imagegen.audit.tags import for_another_python
-from imagegen.audit.torch_rule import X86_64, find_torch_user, has_new_string, has_old_string
+from imagegen.audit.torch_rule import has_new_string, has_old_string
+from imagegen.audit.torch_users import X86_64, find_torch_user
 from imagegen.core.errors import FetchError
 from imagegen.core.net.package_index import IndexLink
 from imagegen.core.types import Gpu, minor

@@ -4,7 +4,8 @@ Sources are parsed and never run. Source of the rules: The Python Language Refer
 import statement"; PEP 562 for a module's `__getattr__`.
 """
 
-from imagegen.audit.api.exports import Api, Module, exports
-from imagegen.audit.api.uses import RequiredName
+from imagegen.audit.api.exports import Module, exports
+from imagegen.audit.api.lookup import Api
+from imagegen.audit.api.required import RequiredName
 
 __all__ = ["Api", "Module", "RequiredName", "exports"]

@@ -7,103 +7,13 @@ does not show them; the module is then `open`, which means that any name may exi
 from __future__ import annotations
 
 import ast
-import posixpath
 import re
-import threading
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
 
-# Parse the sources of untrusted packages.
-
-LONGEST = 2 << 20  # bytes of a source; the longest of vllm and transformers have 0.5 MB
-_FILES = re.compile(r"((?:\w+/)*)(\w+)(?:\.py|\.(?:abi3|cpython-\w+(?:-\w+)*)\.so|\.so)")
-# `catch_warnings` replaces the filters of the whole process.
-_FILTERS = threading.Lock()
-
-
-def parse(source: bytes) -> ast.Module | None:
-    """Return the syntax tree; None for a source that is too long, too deep, or not Python of this interpreter."""
-    if len(source) > LONGEST:
-        return None
-    with _FILTERS, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # invalid escapes
-        try:
-            return ast.parse(source)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return None
-
-
-def module_name(path: str) -> str | None:
-    """Return the module that a file below site-packages is: "vllm.v1" for vllm/v1/__init__.py; None for no module."""
-    match = _FILES.fullmatch(path)
-    if not match:
-        return None
-    names = [*match[1].rstrip("/").split("/"), match[2]] if match[1] else [match[2]]
-    return ".".join(names[:-1] if names[-1] == "__init__" and len(names) > 1 else names)
-
-
-def is_package(path: str) -> bool:
-    return posixpath.basename(path).partition(".")[0] == "__init__"
-
-
-def absolute(node: ast.ImportFrom, module: str, *, package: bool) -> str | None:
-    """Return the module that `from ... import` names in `module`; None for a relative name beyond the top."""
-    if not node.level:
-        return node.module
-    components = module.split(".")
-    depth = len(components) - node.level + package
-    if depth < 1:
-        return None
-    return ".".join([*components[:depth], *([node.module] if node.module else [])])
-
-
-def dotted(node: ast.expr) -> list[str] | None:
-    """Return the names of `a.b.c`; None for any other expression."""
-    names: list[str] = []
-    while isinstance(node, ast.Attribute):
-        names.append(node.attr)
-        node = node.value
-    return [node.id, *reversed(names)] if isinstance(node, ast.Name) else None
-
-
-_SKIPPED = {"ctx", "op", "ops", "names"}  # contexts, operators, names of import statements: nothing is below them
-_TEXTS = {"arg", "attr", "id", "kind"}  # fields that are never nodes, of the most frequent nodes
-
-
-# Kind of node -> the fields in which there may be nodes.
-_INNER = {
-    kind: tuple(name for name in kind._fields if kind is not ast.Constant and name not in _SKIPPED | _TEXTS)
-    for kind in vars(ast).values()
-    if isinstance(kind, type) and issubclass(kind, ast.AST)
-}
-
-
-def walk(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the node and the nodes below it in the order of `ast.walk`, in 0.6 of the time.
-
-    Operators, contexts and the names of import statements are left out.
-    """
-    nodes = [node]
-    for current in nodes:  # the list grows
-        yield current
-        nodes += children(current)
-
-
-def children(node: ast.AST) -> list[ast.AST]:
-    """Return the nodes directly below a node, without those that `walk` leaves out."""
-    values: list[object] = []
-    for name in _INNER[type(node)]:
-        value = getattr(node, name, None)
-        if type(value) is list:
-            values += value
-        else:
-            values.append(value)
-    return [child for child in values if isinstance(child, ast.AST)]
-
-
-# The names that the modules of a package define, as their sources show them.
+from imagegen.audit.api.getattrs import answered_names
+from imagegen.audit.api.source import absolute, children, dotted, is_package, module_name, parse, walk
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _DYNAMIC = re.compile(rb"\b(?:exec|globals|vars|locals)\(|\bmodules\[")
@@ -183,7 +93,7 @@ def module(source: bytes, name: str, *, package: bool) -> Module:
         stars.clear()  # for type checkers
     if lazy:
         names.update(_texts(tree))
-    by_getattr = [_answered(function, tree) for function in getattrs]
+    by_getattr = [answered_names(function, tree) for function in getattrs]
     names.update(*(answered for answered in by_getattr if answered))
     computed = "__getattr__" in names or None in by_getattr or _computes(tree, source, lazy=lazy)
     return Module(frozenset(names), tuple(stars), computed, lazy and _BELOW.encode() in source)
@@ -295,114 +205,3 @@ def _is_read(node: ast.AST) -> TypeGuard[ast.Subscript | ast.Attribute]:
 def _is_in_modules(node: ast.expr | ast.Subscript) -> bool:
     """Return whether the expression is an item of sys.modules."""
     return isinstance(node, ast.Subscript) and (dotted(node.value) or [""])[-1] == "modules"
-
-
-# PEP 562
-
-
-def _answered(function: ast.FunctionDef, tree: ast.Module) -> set[str] | None:
-    """Return the names that a module's `__getattr__` answers; None where its code does not show them.
-
-    They show where each of its conditions compares the name with texts, or looks it up in a table of the module, and
-    everything else raises.
-    """
-    tables = {
-        target.id: node.value
-        for node in tree.body
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value
-        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
-        if isinstance(target, ast.Name)
-    }
-    if not function.args.args:
-        return None
-    return _cases(function.body, function.args.args[0].arg, tables)
-
-
-def _cases(body: list[ast.stmt], name: str, tables: Mapping[str, ast.expr]) -> set[str] | None:
-    names: set[str] = set()
-    pending = list(body)
-    while pending:
-        node = pending.pop(0)
-        if isinstance(node, ast.Raise):
-            return names
-        if isinstance(node, ast.If):
-            texts = _compared(node.test, name, tables)
-            if texts is None:
-                return None
-            names |= texts
-            pending = [*node.orelse, *pending]
-        elif not isinstance(node, ast.Import | ast.ImportFrom | ast.Expr):
-            return None
-    return None
-
-
-def _compared(test: ast.expr, name: str, tables: Mapping[str, ast.expr]) -> set[str] | None:
-    """Return the texts for which the test may hold of `name`; None where they do not show."""
-    match test:
-        case ast.Compare(left=ast.Name(id=left), ops=[ast.Eq() | ast.In()], comparators=[right]) if left == name:
-            table = tables.get(right.id) if isinstance(right, ast.Name) else right
-            texts = list(_listed(table))
-            return None if None in texts else {text for text in texts if text is not None}
-        case _:
-            return None
-
-
-def _listed(table: ast.expr | None) -> Iterator[str | None]:
-    """Yield the texts of a literal table, None for anything else in it."""
-    items: Iterable[ast.expr | None] = [table]
-    if isinstance(table, ast.Dict):
-        items = table.keys
-    elif isinstance(table, ast.Set | ast.List | ast.Tuple):
-        items = table.elts
-    for item in items:
-        text = item.value if isinstance(item, ast.Constant) else None
-        yield text if isinstance(text, str) else None
-
-
-# Resolve dotted names in the modules of a release, as the import system and attribute lookups do.
-
-
-@dataclass(frozen=True)
-class Api:
-    """The modules of a release, by name."""
-
-    modules: Mapping[str, Module]
-
-    def missing(self, name: str, modules: int = 1) -> str | None:
-        """Return the first part of a dotted name that does not exist; None where all of it exists, or may.
-
-        The first `modules` parts must be modules, since an import statement names them. The search ends at an object:
-        attributes of classes and functions are not looked up. A name of a module hides its submodule of the same name
-        from attribute lookups, not from import statements.
-        """
-        module, *components = name.split(".")
-        if module not in self.modules:
-            return None
-        for length, part in enumerate(components, 2):
-            child = f"{module}.{part}"
-            if child not in self.modules or (length > modules and part in self.modules[module].names):
-                parent = self.modules[module]
-                exists = part in parent.names or parent.open or (length > modules and self._defines(module, part))
-                return None if exists else child
-            module = child
-        return None
-
-    def _defines(self, module: str, name: str) -> bool:
-        """Return whether the module, or one of which it imports every name, defines the name or may define it."""
-        pending, visited = [module], set[str]()
-        while pending:
-            current = pending.pop()
-            if current in visited:
-                continue
-            visited.add(current)
-            definition = self.modules.get(current)
-            if definition is None:  # of another package, or not of this release: the import statement itself fails
-                return True
-            if definition.open or name in definition.names or (definition.below and self._is_below(current, name)):
-                return True
-            pending += definition.stars
-        return False
-
-    def _is_below(self, package: str, name: str) -> bool:
-        inside = f"{package}."
-        return any(name in definition.names for module, definition in self.modules.items() if module.startswith(inside))

@@ -11,7 +11,7 @@ import ast
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from imagegen.audit.api.exports import absolute, dotted, parse
+from imagegen.audit.api.source import absolute, dotted, parse
 
 _DEEPEST = 12  # names that lead from one to the next
 _PLAIN = {"object", "ABC", "Generic", "Protocol"}  # bases without a constructor of their own

@@ -17,7 +17,7 @@ from functools import partial
 
 from packaging.utils import canonicalize_name
 
-from imagegen.audit.contents import parents
+from imagegen.audit.ownership import parents
 from imagegen.audit.readers.wheel import Member, Wheel
 from imagegen.core.errors import WheelError
 from imagegen.core.types import PREFIX

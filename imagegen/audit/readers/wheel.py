@@ -21,7 +21,7 @@ from installer.records import InvalidRecordEntry, parse_record_file
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from imagegen.audit.contents import stated
+from imagegen.audit.licence import read_licence
 from imagegen.core.errors import WheelError
 from imagegen.core.zip_archive import ArchiveError, ZipArchive
 
@@ -151,7 +151,7 @@ class Wheel:
             raise self._error("the wheel has a format that is not known here", f"{self.dist_info}/WHEEL", why)
         self.requires = tuple(str(line) for line in metadata.get_all("Requires-Dist", ()))
         self.tags = tuple(str(line) for line in wheel.get_all("Tag", ()))
-        self.licence = stated(metadata)
+        self.licence = read_licence(metadata)
 
     def _check_release(self, member: str, name: str, version: str) -> None:
         """Name and version must be the file name's, which alone may have a local label: a build's, added later."""

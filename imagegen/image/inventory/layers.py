@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol, TypeAlias, cast
 
-from imagegen.audit.collect import HEAD, Collector, concerns, examine
+from imagegen.audit.collect import Collector
+from imagegen.audit.examine import HEAD, concerns, examine
 from imagegen.audit.model import File
 from imagegen.audit.window import OnDisk
 from imagegen.core.errors import FetchError

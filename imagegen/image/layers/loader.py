@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from imagegen.audit.collect import examine
+from imagegen.audit.examine import examine
 from imagegen.audit.model import File
 from imagegen.audit.readers.installation import relative, site_packages
 from imagegen.audit.window import OnDisk

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 
-from imagegen.audit import facts, imports
+from imagegen.audit import extras, facts
 from imagegen.audit.collect import IN_MEMORY, Collector
-from imagegen.audit.contents import clashes
 from imagegen.audit.imports import ApiScanner
 from imagegen.audit.model import File, OptionalImport, Package
+from imagegen.audit.ownership import clashes
 from imagegen.audit.readers.installation import InstalledFile, absolute, installation, pyc_path, relative, site_packages
 from imagegen.audit.readers.loose_wheels import scan_file
 from imagegen.audit.readers.wheel import Wheel
@@ -43,7 +43,7 @@ class WheelScanner:
         self._store, self._locked, self._wheel, self._python = store, locked, wheel, python
         self._files = files
         self._found: dict[str, bytes] = {}  # path relative to site-packages -> what `facts.file_text` makes of its file
-        self._modules = imports.optional_modules(wheel.requires)
+        self._modules = extras.optional_modules(wheel.requires)
         self._imports: dict[str, list[OptionalImport]] = {}  # by path
         self._site = site_packages(python)
         self._api = ApiScanner(locked.name, [relative(file.path, self._site) for file in files])
@@ -103,7 +103,7 @@ class WheelScanner:
     def _scan(self, file: InstalledFile, source: bytes) -> None:
         path = relative(file.path, self._site)
         if self._modules:
-            self._imports[file.path] = list(imports.scan_imports(path, source, self._modules))
+            self._imports[file.path] = list(extras.scan_imports(path, source, self._modules))
         if self._api.reads(path):
             self._api.add(path, source)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from imagegen.audit.gpu import driver_floor
+from imagegen.audit.capability import driver_floor
 from imagegen.plan.matrix import scans
 from imagegen.plan.matrix.scans import CAPABILITIES, PackageScans, ScannedLibrary, WheelScan, WheelVerdict
 from imagegen.plan.rules.package_data import entries_of, package_data

@@ -20,7 +20,7 @@ import yaml
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 from packaging.specifiers import SpecifierSet
 
-from imagegen.audit.contents import stated
+from imagegen.audit.licence import read_licence
 from imagegen.audit.model import InstalledDeb, Licence, OsRelease
 from imagegen.core import registry
 from imagegen.core.config import Settings
@@ -304,4 +304,4 @@ def _said(wheel: LockedWheel, client: Client, settings: Settings) -> Licence | N
         raw = wheel_metadata.read(client, link) if link else None
     except FetchError:
         return None
-    return None if raw is None else stated(email.parser.HeaderParser().parsestr(raw.decode(errors="replace")))
+    return None if raw is None else read_licence(email.parser.HeaderParser().parsestr(raw.decode(errors="replace")))

@@ -18,8 +18,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
+from imagegen.audit.capability import arch, runs
 from imagegen.audit.check import audit
-from imagegen.audit.gpu import arch, runs
 from imagegen.audit.model import CodeTarget, Package, Severity
 from imagegen.audit.readers import loose_wheels
 from imagegen.core import data, toml

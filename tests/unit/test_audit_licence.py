@@ -6,7 +6,7 @@ import email.parser
 
 import pytest
 
-from imagegen.audit.contents import stated
+from imagegen.audit.licence import read_licence
 from imagegen.audit.model import Licence
 
 CASES = {
@@ -25,4 +25,7 @@ CASES = {
 
 @pytest.mark.parametrize(("fields", "expected"), CASES.values(), ids=list(CASES))
 def test_what_is_stated(fields: str, expected: Licence) -> None:
-    assert stated(email.parser.HeaderParser().parsestr(f"Name: demo\n{fields}\n\nLicense: in the README\n")) == expected
+    assert (
+        read_licence(email.parser.HeaderParser().parsestr(f"Name: demo\n{fields}\n\nLicense: in the README\n"))
+        == expected
+    )

@@ -1,0 +1,54 @@
+"""Look up dotted names in the modules of a release, as the import system and attribute lookups do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from imagegen.audit.api.exports import Module
+
+
+@dataclass(frozen=True)
+class Api:
+    """The modules of a release, by name."""
+
+    modules: Mapping[str, Module]
+
+    def missing(self, name: str, modules: int = 1) -> str | None:
+        """Return the first part of a dotted name that does not exist; None where all of it exists, or may.
+
+        The first `modules` parts must be modules, since an import statement names them. The search ends at an object:
+        attributes of classes and functions are not looked up. A name of a module hides its submodule of the same name
+        from attribute lookups, not from import statements.
+        """
+        module, *components = name.split(".")
+        if module not in self.modules:
+            return None
+        for length, part in enumerate(components, 2):
+            child = f"{module}.{part}"
+            if child not in self.modules or (length > modules and part in self.modules[module].names):
+                parent = self.modules[module]
+                exists = part in parent.names or parent.open or (length > modules and self._defines(module, part))
+                return None if exists else child
+            module = child
+        return None
+
+    def _defines(self, module: str, name: str) -> bool:
+        """Return whether the module, or one of which it imports every name, defines the name or may define it."""
+        pending, visited = [module], set[str]()
+        while pending:
+            current = pending.pop()
+            if current in visited:
+                continue
+            visited.add(current)
+            definition = self.modules.get(current)
+            if definition is None:  # of another package, or not of this release: the import statement itself fails
+                return True
+            if definition.open or name in definition.names or (definition.below and self._is_below(current, name)):
+                return True
+            pending += definition.stars
+        return False
+
+    def _is_below(self, package: str, name: str) -> bool:
+        inside = f"{package}."
+        return any(name in definition.names for module, definition in self.modules.items() if module.startswith(inside))
