@@ -1,4 +1,4 @@
-"""Compare and verify images of the project: cells, locks and signers as operands, facts about builds and packages."""
+"""Compare and verify images of the project, with cells, locks and signers as operands."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ from imagegen.core.errors import UsageError
 from imagegen.core.net import Client
 from imagegen.core.progress import Progress
 from imagegen.core.registry import Repository
-from imagegen.plan.lock.model import Lock, LockedBuild
-from imagegen.plan.matrix import metadata
+from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.run import numerics
 from imagegen.run.numerics import Fingerprint
 from imagegen.supply.compare import contents
 from imagegen.supply.compare.contents import ImageVerdict, ReadImage, ReadIndex, StepResult, StepStatus
-from imagegen.supply.compare.difference import ComparisonFacts
 from imagegen.supply.compare.operands import ImageLocation, OperandSources
 from imagegen.supply.compare.verify import (
     Attachments,
@@ -35,28 +33,6 @@ from imagegen.supply.trust.attach import gather
 from imagegen.supply.trust.documents import LOCK, NUMERICS, Kind
 from imagegen.supply.trust.keys import Trust
 from imagegen.supply.trust.project import Project
-from imagegen.wheels import wheelhouse
-from imagegen.wheels.builds import environment
-from imagegen.wheels.throttle import BuildJob
-
-
-def comparison_facts(session: Session) -> ComparisonFacts:
-    """Return the facts of the project's matrices and of this store about packages and builds."""
-
-    def requires(name: str, version: str) -> Sequence[str] | None:
-        package = metadata.load(session.matrix_directories, name)
-        release = package.releases.get(version.partition("+")[0]) if package else None
-        return release.requires if release else None
-
-    def job(build: LockedBuild) -> BuildJob | None:
-        cells = session.matrix.cells()
-        recipe = next((cell.recipes[build.name] for cell in cells if build.name in cell.recipes), None)
-        return environment.work(build, recipe, session.store) if recipe else None
-
-    return ComparisonFacts(requires, job, lambda build: wheelhouse.known(session.store, build.key) is not None)
-
-
-# The project's cells, locks, costs and trusted signers, for all commands that compare.
 
 NO_SIGNER = "no signer that the project names"
 

@@ -10,7 +10,8 @@ from typing import Literal
 
 from jinja2 import Environment
 
-from imagegen.app.lock_history import History, LockChange, LockSummary, OtherChange, PackageChange
+from imagegen.app.lock_difference import LockSummary, OtherChange, PackageChange
+from imagegen.app.lock_history import History, LockChange
 from imagegen.core.progress import human
 
 INDEX = "differences.html"

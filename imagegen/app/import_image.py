@@ -13,8 +13,8 @@ from pathlib import Path
 from packaging.version import Version
 from pydantic import TypeAdapter, ValidationError
 
-from imagegen.app.audit import LAYOUT, main_environment, read_image
 from imagegen.app.entries import entry_path
+from imagegen.app.image_subject import LAYOUT, main_environment, read_image
 from imagegen.app.import_project import BASE_SYSTEM, Imported, choose_python, known_facts, write_imported
 from imagegen.app.session import Session
 from imagegen.core import types as t

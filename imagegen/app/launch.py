@@ -14,7 +14,7 @@ from jinja2 import StrictUndefined
 from jinja2.loaders import FileSystemLoader
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from imagegen.app.publish import known_digest
+from imagegen.app.publisher import known_digest
 from imagegen.app.session import Session
 from imagegen.core.data import shipped
 from imagegen.core.errors import LockError, UsageError

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from packaging.version import Version
-
-from imagegen.app.comparison import comparison_facts
+from imagegen.app.comparison_facts import comparison_facts
+from imagegen.app.lock_difference import LockDifference, LockSummary, LockVerdict, lock_difference
 from imagegen.app.nightly import changes
 from imagegen.app.nightly.changes import ChangelogSection
 from imagegen.app.nightly.propose import RejectedUpdate
@@ -24,7 +23,7 @@ from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.plan.rules import Facts, Verdict, facts_of_lock
 from imagegen.supply.compare import wording
-from imagegen.supply.compare.difference import Change, ComparisonFacts, Difference, difference
+from imagegen.supply.compare.difference import ComparisonFacts, Difference, difference
 from imagegen.supply.compare.operands import of_lock
 
 LONGEST = 24  # changes of a lock that a report has: half a year of weekly locks
@@ -32,76 +31,6 @@ _ALL = 100_000  # commits of a lock that are counted
 _UNREAD = "no lock, or one of a form that this imagegen does not read"
 _UNCOMMITTED = "uncommitted"  # the page of a change that no commit has yet
 _SIZE = re.compile(r"^size = (\d{1,15})$", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class LockVerdict:
-    """The verdict of today's rules on a lock; `rules` reject it if it is `refused`, else they only warn of it."""
-
-    refused: bool
-    rules: tuple[str, ...] = ()  # ids
-    reason: str = ""
-
-    @classmethod
-    def of(cls, verdict: Verdict) -> LockVerdict:
-        refused = verdict.answer == "incompatible"
-        counted = [conflict for conflict in verdict.conflicts if not refused or conflict.severity == "error"]
-        rules = {rule.id: rule for refusal in counted for rule in refusal.rules}
-        return cls(refused, tuple(rules), " ".join(dict.fromkeys(rule.because for rule in rules.values())))
-
-
-@dataclass(frozen=True)
-class LockSummary:
-    """The size of a lock and the verdict on it.
-
-    `size` is the sum of its wheels in bytes, None without any; `unsized` counts packages without a known size.
-    `verdict` is None if this imagegen does not read the format of the lock.
-    """
-
-    size: int | None = None
-    unsized: int = 0
-    verdict: LockVerdict | None = None
-
-
-@dataclass(frozen=True)
-class PackageChange:
-    """A package that differs. `step` is the part of the version that moved; sizes are of the wheels, in bytes."""
-
-    name: str
-    before: str | None
-    after: str | None
-    step: str
-    size_before: int | None
-    size_after: int | None
-    why: str = ""
-
-    @property
-    def growth(self) -> int | None:
-        """Bytes by which the wheel grew; None where a size that counts is not known."""
-        sizes = [(self.before, self.size_before), (self.after, self.size_after)]
-        if any(version is not None and size is None for version, size in sizes):
-            return None
-        return (self.size_after or 0) - (self.size_before or 0)
-
-
-@dataclass(frozen=True)
-class OtherChange:
-    """Anything but a package that differs, such as the base."""
-
-    kind: str  # "Debian package"
-    name: str
-    before: str | None
-    after: str | None
-
-
-@dataclass(frozen=True)
-class LockDifference:
-    """The tables of a change of a lock; `since` is the commit of the lock before."""
-
-    since: str
-    before: LockSummary
-    packages: tuple[PackageChange, ...]
-    others: tuple[OtherChange, ...]
 
 
 @dataclass(frozen=True)
@@ -336,84 +265,3 @@ def _lines(
     if old is None:
         return ["the version before is not in this shallow clone" if cut else "locked for the first time"]
     return [f"locked anew; before there was {_UNREAD}"]
-
-
-# The tables of a difference. Pure.
-
-_STEPS = ("major", "minor", "patch")
-
-
-def version_step(before: str, after: str) -> str:
-    """Return the largest part in which two versions differ, with "back" if `after` is older.
-
-    Source: the version specifiers specification of PyPA (PEP 440); "patch" is its micro part.
-    """
-    try:
-        old, new = Version(before), Version(after)
-    except ValueError:
-        return "not comparable"
-    if old == new:
-        return "another file"
-    if old.epoch != new.epoch:
-        part = "epoch"
-    elif old.public == new.public:
-        part = "local label"
-    else:
-        length = max(len(old.release), len(new.release))
-        pairs = zip(*(version.release + (0,) * (length - len(version.release)) for version in (old, new)), strict=True)
-        first = next((number for number, (old_number, other) in enumerate(pairs) if old_number != other), None)
-        part = ("post-release" if old.post != new.post else "pre-release") if first is None else _STEPS[min(first, 2)]
-    return f"{part}, back" if new < old else part
-
-
-def lock_difference(tables: Difference, since: str, before: LockSummary) -> LockDifference:
-    """Return the tables of a difference of two locks. `before` is the summary of the lock at the commit `since`."""
-    sizes_before, sizes_after = (_sizes(side.lock) for side in (tables.before, tables.after))
-    packages = [_package(component, sizes_before, sizes_after) for component in (*tables.components, *tables.packages)]
-    return LockDifference(since, before, tuple(packages), tuple(_others(tables)))
-
-
-def _sizes(locked: Lock | None) -> dict[str, int | None]:
-    return {wheel.name: wheel.file.size for wheel in locked.wheels} if locked else {}
-
-
-def _package(
-    change: Change, sizes_before: Mapping[str, int | None], sizes_after: Mapping[str, int | None]
-) -> PackageChange:
-    step = (
-        version_step(change.before, change.after)
-        if change.before and change.after
-        else "added"
-        if change.after
-        else "removed"
-    )
-    why = change.why or (f"with {', '.join(change.by)}" if change.by else "")
-    reason = "; ".join(filter(None, (why, change.cause)))
-    return PackageChange(
-        change.name,
-        change.before,
-        change.after,
-        step,
-        sizes_before.get(change.name),
-        sizes_after.get(change.name),
-        reason,
-    )
-
-
-def _others(tables: Difference) -> Iterable[OtherChange]:
-    kinds: tuple[tuple[str, Sequence[Change | None]], ...] = (
-        ("base", [tables.base]),
-        ("interpreter", [tables.interpreter]),
-        ("axis", tables.axes),
-        ("GPU code", [tables.capabilities]),
-        ("NVIDIA driver", [tables.driver]),
-        ("Debian package", tables.debs),
-        ("override", tables.overrides),
-        ("variable", tables.env),
-        ("config", tables.config),
-        ("copied file", tables.files),
-    )
-    for kind, differing in kinds:
-        yield from (OtherChange(kind, change.name, change.before, change.after) for change in differing if change)
-    for build in tables.rebuilds:
-        yield OtherChange("compiled wheel", build.name, None, f"{build.version}: {', '.join(build.because)}")

@@ -24,33 +24,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
-from pathlib import Path
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from imagegen.app.assemble import assemble_image, ensure_wheels
 from imagegen.app.audit import audit_report
+from imagegen.app.publisher import Publisher, PublishJob
 from imagegen.app.session import Session
 from imagegen.app.shared_layers import SharedRegistry, share_layers
-from imagegen.core import registry
-from imagegen.core.errors import FetchError, LockError, PublishError, StoreError, UsageError
-from imagegen.core.git.local import ForeignRepositoryError
+from imagegen.core.errors import PublishError, StoreError
 from imagegen.core.net import Client
 from imagegen.core.oci import INDEX_TYPE, MANIFEST_TYPE, Descriptor, digest_of, write_image_index
-from imagegen.core.registry import PushTarget, Reference, Repository
 from imagegen.core.registry.push import PushTotals
-from imagegen.core.registry.reference import HUB_NAMES, endpoint, engine_name
+from imagegen.core.registry.reference import endpoint, engine_name
 from imagegen.core.registry.session import credentials_for
 from imagegen.core.store import Store
-from imagegen.core.text import counted
-from imagegen.core.types import Compression
 from imagegen.image import layers
 from imagegen.image.inventory.subjects import known_scans
 from imagegen.image.layers import Image
-from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.gzip_layers import compress_with_gzip
-from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.plan.lock import local_tags
 from imagegen.plan.lock.model import Lock, Record
 from imagegen.plan.matrix.model import Cell
@@ -76,212 +69,11 @@ from imagegen.supply.publish.repository import (
     push,
     recover,
 )
-from imagegen.supply.publish.tags import COMPRESSION_SUFFIXES, Channel, TagInput, Tags, tags
-from imagegen.supply.trust import documents, keys, licences, provenance
+from imagegen.supply.publish.tags import COMPRESSION_SUFFIXES
+from imagegen.supply.trust import licences, provenance
 from imagegen.supply.trust.attach import attach
 from imagegen.supply.trust.documents import FACT, FACTS, LAYERS, Document
-from imagegen.supply.trust.keyless import keyless
-from imagegen.supply.trust.keys import Signer, Trust
-from imagegen.supply.trust.licences import KnownLicences, read_known_licences
-from imagegen.supply.trust.project import Project
-from imagegen.supply.trust.project import load as load_project
-
-# The project's publishing configuration: destination, signer, trusted signers, tags.
-
-KEY_VARIABLE = "IMAGEGEN_SIGNING_KEY"
-_PASSWORD_VARIABLE = "COSIGN_PASSWORD"  # noqa: S105 - the variable's name, which cosign has too
-
-
-@dataclass(frozen=True)
-class PublishOptions:
-    """Options of publishing. `builder` is a buildx builder, for source builds."""
-
-    test: bool = True
-    require_gpu: bool = False
-    audit: bool = True
-    channel: Channel = "latest"
-    compression: Compression = "zstd"
-    builder: str | None = None
-    key: Path | None = None
-
-
-@dataclass(frozen=True)
-class PublishJob:
-    """One image to publish; `expected` is its digest if it is known before anything is built.
-
-    `tags` are the tags of the image, or of the index that it is in.
-    """
-
-    cell: Cell
-    lock: Lock
-    tags: Tags
-    compression: Compression = "zstd"
-    test: bool = True
-    require_gpu: bool = False
-    expected: str | None = None
-
-
-class Publisher:
-    """The project's publishing configuration, for images in repositories below one place of a registry."""
-
-    def __init__(self, session: Session, to: str | None, options: PublishOptions) -> None:
-        self.session, self.options = session, options
-        self.project: Project = load_project(session.project)
-        self.to = parse_destination(to or self.project.to)
-
-    @cached_property
-    def trust(self) -> Trust:
-        return Trust(self.project)
-
-    @cached_property
-    def signer(self) -> Signer | None:
-        """The signer: a key that is named, else the identity of this run of GitHub Actions, else None.
-
-        Raises TrustError, also for a signer that the project does not trust.
-        """
-        session = self.session
-        if self._key:
-            signer = keys.signer(self._key, session.env.get(_PASSWORD_VARIABLE), session.progress)
-            self.trust.require(signer, self._key)
-            return signer
-        keyless_signer = keyless(self.project, session.env, Client(session.settings))
-        if keyless_signer is None and self.trust.has_signers:
-            session.progress.say("note: nothing is signed; machines that trust signers of publish.yaml reject it")
-        return keyless_signer
-
-    def require_signer(self) -> None:
-        """Raise TrustError for an unusable signer: its key cannot be read, or the project does not name it."""
-        _ = self.trust, self.signer
-
-    @property
-    def _key(self) -> Path | None:
-        variable = self.session.env.get(KEY_VARIABLE)
-        return self.options.key or (Path(variable) if variable else None)
-
-    @cached_property
-    def source(self) -> documents.SourceCommit | None:
-        """The commit that the project is at; None, with a warning, in a repository of another user."""
-        try:
-            return documents.of(self.session.project, self.session.env, self.project.source)
-        except ForeignRepositoryError as error:
-            self.session.progress.say(f"warning: published without the commit it is made of: {error}")
-            return None
-
-    def reference(self, image: str) -> Reference:
-        """Return the repository of an image. Raises FetchError for a name that no registry accepts."""
-        return registry.parse(f"{self.to}/{image}")
-
-    def repositories(self, client: Client, image: str) -> tuple[RemoteRepository, list[RemoteRepository]]:
-        """Return the image's repository, which mounts blobs from the others, and the project's other ones.
-
-        Images that the project itself has locked come first: blobs are mounted from a limited number of repositories.
-        """
-        session = self.session
-        locked = [cell for cell in session.matrix.cells() if session.has_lock(cell)]
-        own_images = {cell.image for cell in locked if session.is_locked_here(cell)}
-        other_images = sorted(
-            session.matrix.defaults.keys() - {image}, key=lambda other: (other not in own_images, other)
-        )
-        siblings = [self.reference(other) for other in other_images]
-        return (
-            self.repository(client, self.reference(image), siblings),
-            [self.repository(client, sibling) for sibling in siblings],
-        )
-
-    def repository(self, client: Client, name: Reference, mounts: Sequence[Reference] = ()) -> RemoteRepository:
-        settings = self.session.settings
-        target = PushTarget(name, client, settings, mounts=mounts)
-        return RemoteRepository(name, target, Repository(name, client, settings))
-
-    def tags(self, cells: Sequence[tuple[Cell, Lock]]) -> Tags:
-        """Return the tags of an image, or of the index of images that differ only in the platform."""
-        (default,) = self.session.matrix.select(cells[0][0].image)
-        locks, options = [lock for _, lock in cells], self.options
-        if len(locks) == 1:
-            return tags(TagInput.of(locks[0], default.axes, options.channel, options.compression))
-        return tags(TagInput.of_index(locks, default.axes, options.channel, options.compression))
-
-    def jobs(self, cells: Sequence[tuple[Cell, Lock]]) -> tuple[PublishJob, ...]:
-        """Return a job for each image; all of them have the same tags."""
-        shared, store, options = self.tags(cells), self.session.store, self.options
-        settings = (options.compression, options.test, options.require_gpu)
-        return tuple(
-            PublishJob(cell, lock, shared, *settings, expected_digest(lock, store, options.compression))
-            for cell, lock in cells
-        )
-
-    def attachment_steps(self, lock: Lock) -> list[str]:
-        """Return sentences about the steps of publishing besides pushing and tagging.
-
-        Raises TrustError as `publish_images` does, but requests no token from GitHub.
-        """
-        kinds = ["lock", "layers", "facts", "sbom", "provenance", *(["audit"] if self.options.audit else [])]
-        _ = self.trust
-        signed = "not signed: no key is named"
-        if self._key and self.signer:
-            signed = f"signed with {self.signer.name}"
-        elif self.project.identities and self.session.env.get("GITHUB_ACTIONS"):
-            signed = "signed without a key, as this run of GitHub Actions"
-        restrictions = licences.restricted(lock, KnownLicences())
-        restriction_texts = [
-            f"named: {restriction.licence} restricts {counted(len(restriction.covers), 'package')}"
-            for restriction in restrictions
-        ]
-        return [*restriction_texts, f"attached: {', '.join(kinds)}; {signed}"]
-
-
-def parse_destination(destination: str | None) -> str:
-    """Return the registry path below which each image has a repository. Raises UsageError."""
-    fix = "write ghcr.io/acme/rl, say; publish.yaml can name it: `publish: {to: ghcr.io/acme/rl}`"
-    if destination is None:
-        raise UsageError(
-            "there is no repository to publish to",
-            code="usage-no-repository",
-            why="neither --to nor publish.yaml names one",
-            fix=fix,
-        )
-    path_prefix = destination.removesuffix("/")
-    path = path_prefix.partition("/")[2]
-    why = None
-    if ":" in path.rpartition("/")[2] or "@sha256:" in path:
-        why = "it names one image, but each image gets a repository below the path, and tags of its own"
-    elif path_prefix in HUB_NAMES:
-        why = "on Docker Hub, repositories lie below the name of a user or an organization"
-    else:
-        try:
-            registry.parse(f"{path_prefix}/image")
-        except FetchError as error:
-            why = error.why or error.what
-    if why:
-        raise UsageError("--to names no repository of a registry", code="usage-no-repository", why=why, fix=fix)
-    return path_prefix
-
-
-def expected_digest(lock: Lock, store: Store, compression: Compression) -> str | None:
-    """Return the digest that the lock's image will have, if the store built it or the lock records it."""
-    if compression != "zstd":
-        return None
-    record = lock.record
-    if record and (record.layer_format, record.codec) == (LAYER_FORMAT, CODEC):
-        return record.digest
-    return layers.built_digest(replace(lock, record=None), store)
-
-
-def known_digest(session: Session, cell: Cell, lock: Lock) -> str:
-    """Return the digest of the cell's image. Raises LockError where the lock has no record and nothing was built."""
-    digest = expected_digest(lock, session.store, "zstd")
-    if digest is None:
-        raise LockError(
-            f"the digest of {cell.id} is not known",
-            code="lock-no-record",
-            where=str(session.lock_path(cell)),
-            why="the lock has no record, and the image was not built here",
-            fix=f"`imagegen lock {cell.id} --record` or `imagegen build {cell.id}`",
-        )
-    return digest
-
-
-# Publish images: from locks to tags in a registry, step by step.
+from imagegen.supply.trust.licences import read_known_licences
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from imagegen.app.publish import Publisher, PublishJob, expected_tagged
+from imagegen.app.publish import expected_tagged
+from imagegen.app.publisher import Publisher, PublishJob
 from imagegen.core.errors import FetchError, PublishError
 from imagegen.core.net import Client
 from imagegen.core.oci import ZSTD_TYPE, Descriptor

@@ -130,7 +130,10 @@ def _state(session: Session, question: Question, explanation: Explanation) -> Ce
     if question.cell is None or "base" in question.requested:
         return None
     cell = session.matrix.select_one(question.cell.id)  # of the matrix, as locks are compared with it
-    from imagegen.app import states  # late, for locks, builds and attestations
+    from imagegen.app import (
+        cell_states,
+        states,  # late, for locks, builds and attestations
+    )
 
     reasons = explanation.unknown
     if explanation.answer == "incompatible" or not reasons:
@@ -140,7 +143,7 @@ def _state(session: Session, question: Question, explanation: Explanation) -> Ce
     answer = CellAnswer(explanation.answer, " ".join(reasons))
     if question.requested:
         return states.cell_state(answer)
-    return states.state(session, cell, answer, states.read_lock(session, cell))
+    return cell_states.state(session, cell, answer, cell_states.read_lock(session, cell))
 
 
 def _nearest(session: Session, question: Question) -> Sequence[WorkingCombination]:

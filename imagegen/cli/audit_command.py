@@ -77,10 +77,13 @@ def subjects(app: App, required: AuditArguments) -> Iterator[Audited]:
 
 def _found(app: App, required: AuditArguments) -> Iterator[Audited]:
     if required.image is not None:
-        from imagegen.app import audit as image
+        from imagegen.app import image_subject
 
         known = app.matrix.gpus.values()
-        yield image.image_subject(required.image, required.gpus, app.settings, app.progress, known_gpus=known), None
+        yield (
+            image_subject.image_subject(required.image, required.gpus, app.settings, app.progress, known_gpus=known),
+            None,
+        )
     elif required.site:
         from imagegen.image.inventory.subjects import site_subject
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from imagegen.app.comparison import comparison_facts, operand_sources
+from imagegen.app.comparison import operand_sources
+from imagegen.app.comparison_facts import comparison_facts
 from imagegen.cli.app import App, Table, json_option, pass_app, print_lines
 from imagegen.cli.test_command import changed_numerics
 from imagegen.core.errors import UsageError

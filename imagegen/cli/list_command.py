@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from imagegen.app import states
+from imagegen.app import cell_states
 from imagegen.cli.app import App, Table, complete_cells, json_option, pass_app
 from imagegen.core.errors import LockError
 from imagegen.core.store import images
@@ -24,9 +24,9 @@ def command(app: App, *, pattern: str | None, as_json: bool) -> None:
     built = images.images(app.store)
     patterns = [pattern] if pattern else [*app.matrix.defaults]
     cells = tuple(cell for each in patterns for cell in app.matrix.select(each))
-    locks = {cell.id: states.read_lock(app, cell) for cell in cells}
+    locks = {cell.id: cell_states.read_lock(app, cell) for cell in cells}
     answers = app.cell_answers(cells)
-    found = {cell.id: states.state(app, cell, answers[cell.id], locks[cell.id]) for cell in cells}
+    found = {cell.id: cell_states.state(app, cell, answers[cell.id], locks[cell.id]) for cell in cells}
     if as_json:
         app.json(
             [
@@ -39,8 +39,8 @@ def command(app: App, *, pattern: str | None, as_json: bool) -> None:
                     "axes": dict(cell.axes),
                     "state": found[cell.id].name,
                     "reason": found[cell.id].reason,
-                    "locked": states.lock_state(app, cell, locks[cell.id]),
-                    "missing": list(states.missing_here(app, cell, found[cell.id], locks[cell.id])),
+                    "locked": cell_states.lock_state(app, cell, locks[cell.id]),
+                    "missing": list(cell_states.missing_here(app, cell, found[cell.id], locks[cell.id])),
                     "built": built.get(cell.id),
                 }
                 for cell in cells

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from imagegen.app import states
+from imagegen.app import cell_states
 from imagegen.app.states import CellState, StateName
 from imagegen.cli.app import App, Styled, Table, complete_cells, pass_app
 from imagegen.core.text import shown
@@ -77,11 +77,11 @@ class _Answer:
 
 
 def _answer(app: App, cell: Cell, answer: CellAnswer) -> _Answer:
-    locked = states.read_lock(app, cell)
-    state = states.state(app, cell, answer, locked)
-    word = "tested" if state.name == "tested" else states.lock_state(app, cell, locked)
+    locked = cell_states.read_lock(app, cell)
+    state = cell_states.state(app, cell, answer, locked)
+    word = "tested" if state.name == "tested" else cell_states.lock_state(app, cell, locked)
     conflict = state.name == "conflict"
-    missing = () if conflict else states.missing_here(app, cell, state, locked)
+    missing = () if conflict else cell_states.missing_here(app, cell, state, locked)
     return _Answer(cell.id, "incompatible" if conflict else answer.answer, state, word, missing)
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
-from imagegen.app.comparison import comparison_facts
-from imagegen.app.nightly import changes
+from imagegen.app.comparison_facts import comparison_facts
+from imagegen.app.nightly import changes, sentences
 from imagegen.app.nightly.propose import Proposal
-from imagegen.app.nightly.run import CellOutcome, update_locks
-from imagegen.app.publish import Publisher, PublishOptions
+from imagegen.app.nightly.run import CellOutcome
+from imagegen.app.nightly.update import update_locks
+from imagegen.app.publisher import Publisher, PublishOptions
 from imagegen.cli.app import App, Styled, Table, complete_cells, json_option, pass_app, print_report
 from imagegen.cli.build_command import builder_option, cells_by_index, platform_option
 from imagegen.cli.publish_command import key_option
@@ -132,7 +133,7 @@ def _remark(outcome: CellOutcome) -> str:
 
 
 def _moved(app: App, proposal: Proposal) -> list[str]:
-    return changes.sentences(proposal, comparison_facts(app))
+    return sentences.sentences(proposal, comparison_facts(app))
 
 
 def _as_dict(app: App, outcome: CellOutcome) -> dict[str, Any]:

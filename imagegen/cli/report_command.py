@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
-from imagegen.app import lock_history, site, site_folder, states, unlocked
+from imagegen.app import cell_states, lock_history, site, site_folder, site_report, site_view, unlocked
 from imagegen.app.audit import audit_report
 from imagegen.app.launch import published_repository
 from imagegen.app.packages import packages_of
-from imagegen.app.publish import expected_digest
+from imagegen.app.publisher import expected_digest
 from imagegen.app.unlocked import UnlockedCell
 from imagegen.audit.model import Licence
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
@@ -56,21 +56,21 @@ def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
     """
     site_folder.require_own(output)
     cells = app.matrix.select(pattern)
-    read = {cell.id: states.read_lock(app, cell) for cell in app.matrix.all_cells}
+    read = {cell.id: cell_states.read_lock(app, cell) for cell in app.matrix.all_cells}
     locks = {name: each for name, each in read.items() if isinstance(each, Lock)}
     chosen = [cell for cell in cells if cell.id in locks]
     answers = app.cell_answers(cells)
-    found = {cell.id: states.state(app, cell, answers[cell.id], read[cell.id]) for cell in cells}
+    found = {cell.id: cell_states.state(app, cell, answers[cell.id], read[cell.id]) for cell in cells}
     whole = [with_local_wheels(locks[cell.id], app.store)[0] for cell in chosen]
     licences = stored_licences(whole, app.store)
-    report = site.SiteReport(
+    report = site_report.SiteReport(
         cells=tuple(cells),
         states=found,
         sheets=tuple(_sheet(app, cell, locks[cell.id], licences) for cell in chosen),
         unlocked=tuple(
             UnlockedCell(
                 cell,
-                states.missing_here(app, cell, found[cell.id], None),
+                cell_states.missing_here(app, cell, found[cell.id], None),
                 unlocked.nearest(cell, app.matrix.cells(), locks),
             )
             for cell in cells
@@ -89,7 +89,7 @@ def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
         app.json(
             {
                 "index": first,
-                "cells": {cell.id: str(output / site.href(cell.id)) for cell in report.cells},
+                "cells": {cell.id: str(output / site_view.href(cell.id)) for cell in report.cells},
             }
         )
         return
@@ -101,10 +101,10 @@ def _descriptions(app: App) -> Mapping[str, str]:
     return {image: app.matrix.select(image)[0].description for image in app.matrix.defaults}
 
 
-def _sheet(app: App, cell: Cell, locked: Lock, licences: Mapping[str, Licence]) -> site.CellReport:
+def _sheet(app: App, cell: Cell, locked: Lock, licences: Mapping[str, Licence]) -> site_report.CellReport:
     whole, lacking = with_local_wheels(locked, app.store)
-    tested = states.passed_smoke_report(app, cell, whole)
-    return site.CellReport(
+    tested = cell_states.passed_smoke_report(app, cell, whole)
+    return site_report.CellReport(
         cell=cell,
         lock=locked,
         stale=tuple(lock.stale(locked, cell)),

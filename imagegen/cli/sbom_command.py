@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from imagegen.app.publish import known_digest
+from imagegen.app.publisher import known_digest
 from imagegen.cli.app import App, complete_cells, pass_app, write_document
 from imagegen.supply.trust.licences import read_known_licences
 from imagegen.supply.trust.sbom import sbom

@@ -85,10 +85,10 @@ def _show_environments(app: App, cell: Cell, lock: CombinedLock) -> None:
 
 def _show_unlocked(app: App, cell: Cell) -> None:
     """Print what is known of a cell without a lock."""
-    from imagegen.app import states, unlocked  # late: a locked cell needs neither
+    from imagegen.app import cell_states, states, unlocked  # late: a locked cell needs neither
 
     _show_header(app, cell)
-    state = states.state(app, cell, app.cell_answers([cell])[cell.id], None)
+    state = cell_states.state(app, cell, app.cell_answers([cell])[cell.id], None)
     app.out.print(f"{state.name}: {state.reason or states.MEANINGS[state.name]}")
     if cell.environments:
         table = Table("environment", "cell", "why", wraps=("why",))
@@ -105,7 +105,7 @@ def _show_unlocked(app: App, cell: Cell) -> None:
         app.out.print(f"{what}  ({because})")
     for variable in cell.env:
         app.out.print(f"{variable.name}={variable.value}  ({variable.because})")
-    for address in states.missing_here(app, cell, state, None):
+    for address in cell_states.missing_here(app, cell, state, None):
         app.out.print(f"not available here: {address}")
     cells = app.matrix.cells()
     has_lock = {each.id for each in cells if each.image == cell.image and app.has_lock(each)}

@@ -15,7 +15,8 @@ from typing import Any, cast
 
 import pytest
 
-from imagegen.app.publish import AssembledImage, PublishedImage, Publisher, PublishJob, PublishOptions, _publish
+from imagegen.app.publish import AssembledImage, PublishedImage, _publish
+from imagegen.app.publisher import Publisher, PublishJob, PublishOptions
 from imagegen.core.config import Settings
 from imagegen.core.errors import ImagegenError
 from imagegen.core.net import Client

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from imagegen.app import audit, site
+from imagegen.app import audit, site_view
 from imagegen.app.nightly import changes
 from imagegen.cli.app import App
 from imagegen.cli.commands import cli
@@ -48,7 +48,7 @@ def test_a_report_shows_what_the_store_has_and_what_the_project_names(run: Run, 
     made = run("-o", str(tmp_path / "site"), "sb3-maskable")
     assert made.exit_code == 0, made.output
     assert made.stdout == f"{tmp_path}/site/index.html\n"
-    page = tmp_path / "site" / site.href(CELL)
+    page = tmp_path / "site" / site_view.href(CELL)
     first = page.read_text()
     assert f"imagegen build {CELL}" in first
     assert first.count("Not run here.") == 2
@@ -56,7 +56,7 @@ def test_a_report_shows_what_the_store_has_and_what_the_project_names(run: Run, 
     assert 'data-state="locked"' in index.read_text()
     assert "stable-baselines3" in (tmp_path / "site" / "packages.html").read_text()
     assert "cpu-grpo-cpu-py311" in first  # it shares layers, and has no page here
-    assert not (tmp_path / "site" / site.href("cpu-grpo-cpu-py311")).exists()
+    assert not (tmp_path / "site" / site_view.href("cpu-grpo-cpu-py311")).exists()
 
     (cell,) = shipped_matrix().select("sb3-maskable")
     store = Store(tmp_path / "cache" / "imagegen" / "store")
@@ -90,7 +90,7 @@ def test_a_lock_that_cannot_be_read_hides_no_other_cell(run: Run, tmp_path: Path
     assert "its lock cannot be read" in index
     cells, sound = tmp_path / "site" / "cells", "cpu-grpo-cpu-py311"
     assert {path.stem for path in cells.glob("*.html")} == {sound, "cpu-grpo-cpu-py313", CELL}
-    assert f"imagegen lock {CELL}" in (tmp_path / "site" / site.href(CELL)).read_text()
+    assert f"imagegen lock {CELL}" in (tmp_path / "site" / site_view.href(CELL)).read_text()
     assert (cells / f"{sound}.toml").read_bytes() == (shipped("locks") / f"{sound}.toml").read_bytes()
     recorded = lock.read(shipped("locks") / f"{sound}.toml").record
     assert recorded
@@ -120,12 +120,12 @@ def test_locks_are_judged_by_the_rules_of_today(run: Run, tmp_path: Path, monkey
     committed(project, refused, now)
     assert run("-o", str(folder), CELL).exit_code == 0
     (difference,) = (folder / "differences").glob(f"{CELL}-*.html")
-    for page in (folder / site.href(CELL), difference):
+    for page in (folder / site_view.href(CELL), difference):
         text = page.read_text()
         assert text.count('<span class="state conflict">') == 1
         assert "<code>torch-numpy2</code>" in text
     assert f'href="differences/{difference.name}"' in (folder / "differences.html").read_text()
-    assert f'href="../differences/{difference.name}"' in (folder / site.href(CELL)).read_text()
+    assert f'href="../differences/{difference.name}"' in (folder / site_view.href(CELL)).read_text()
 
     def fail(*_: object) -> None:
         raise FetchError("git is not there", code="fetch-git-failed")
@@ -135,7 +135,7 @@ def test_locks_are_judged_by_the_rules_of_today(run: Run, tmp_path: Path, monkey
     assert made.exit_code == 0
     assert "git is not there" in made.stderr
     assert not (folder / "differences").exists()
-    for name in (site.href(CELL), "differences.html"):
+    for name in (site_view.href(CELL), "differences.html"):
         assert "git cannot read the repository of the lock" in (folder / name).read_text()
 
 
@@ -149,7 +149,7 @@ def test_history_has_the_sentences_of_a_difference(run: Run, tmp_path: Path) -> 
     before = replace(now, record=None, wheels=tuple(older if each is numpy else each for each in now.wheels))
     committed(project, before, now)
     assert run("-o", str(tmp_path / "site"), CELL).exit_code == 0
-    page = (tmp_path / "site" / site.href(CELL)).read_text()
+    page = (tmp_path / "site" / site_view.href(CELL)).read_text()
     assert f"<li>numpy 2.4.5 -&gt; {numpy.version}</li>" in page
     assert page.index("-&gt;") < page.index("locked for the first time")
 
@@ -159,7 +159,7 @@ def test_history_has_the_sentences_of_a_difference(run: Run, tmp_path: Path) -> 
     )
     (project / "locks" / changes.FILE).write_text(changes.dumps([section]))
     assert run("-o", str(tmp_path / "site"), CELL).exit_code == 0
-    assert "<li>torch stays: &lt;why&gt;</li>" in (tmp_path / "site" / site.href(CELL)).read_text()
+    assert "<li>torch stays: &lt;why&gt;</li>" in (tmp_path / "site" / site_view.href(CELL)).read_text()
     (project / "locks" / changes.FILE).write_text("mine\n")
     made = run("-o", str(tmp_path / "site"), CELL)
     assert made.exit_code == 0

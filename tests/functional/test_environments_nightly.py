@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from imagegen.app.make_locks import lock_image
-from imagegen.app.nightly import changes, run
+from imagegen.app.nightly import changes, sentences, update
 from imagegen.app.nightly.propose import Proposal
 from imagegen.app.nightly.run import CellOutcome, LockedCells
-from imagegen.app.publish import Publisher, PublishOptions
+from imagegen.app.publisher import Publisher, PublishOptions
 from imagegen.app.session import Session
 from imagegen.core.data import shipped
 from imagegen.core.errors import SmokeError
@@ -84,7 +84,7 @@ class Engines:
         session = self.session()
         groups = [(session.matrix.select_one(name),) for name in names]
         publisher = None if propose_only else Publisher(session, "127.0.0.1:1/x", PublishOptions())
-        return {each.cell: each for each in run.update_locks(session, groups, AS_OF, publisher)}
+        return {each.cell: each for each in update.update_locks(session, groups, AS_OF, publisher)}
 
     def rows(self) -> dict[str, str]:
         return {row.name: row.lock for row in loads_combined(read_text(self.path(CELL))).environments}
@@ -106,9 +106,9 @@ def with_rich(before: Lock, version: str) -> Lock:
 @pytest.fixture
 def engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engines:
     found = Engines(tmp_path / "project")
-    monkeypatch.setattr(run, "propose_cell", found.propose)
-    monkeypatch.setattr(run, "publish_images", found.publish)
-    monkeypatch.setattr(run, "is_published", lambda *_: True)
+    monkeypatch.setattr(update, "propose_cell", found.propose)
+    monkeypatch.setattr(update, "publish_images", found.publish)
+    monkeypatch.setattr(update, "is_published", lambda *_: True)
     return found
 
 
@@ -130,7 +130,7 @@ def test_the_image_is_joined_from_what_its_cells_are_after_the_same_run(engines:
     assert not [line for line in lines if line.startswith("rich ")]
     proposal = found[CELL].proposal
     assert proposal
-    assert changes.sentences(proposal)[0] == lines[0]
+    assert sentences.sentences(proposal)[0] == lines[0]
     engines.moves, engines.published = {}, []
     files = {path: path.read_bytes() for path in engines.path(CELL).parent.iterdir()}
     assert set(results(engines.nightly("engines", *PARTS)).values()) == {"unchanged"}

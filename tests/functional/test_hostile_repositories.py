@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from imagegen.app.publish import Publisher, PublishOptions
+from imagegen.app.publisher import Publisher, PublishOptions
 from imagegen.cli.app import App
 from imagegen.core import git
 from imagegen.core.errors import FetchError

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from imagegen.app import audit as image
+from imagegen.app import image_subject
 from imagegen.audit import check, collect, sparse_copy
 from imagegen.audit.model import Severity, Subject
 from imagegen.core import layer_tar
@@ -294,7 +294,7 @@ def settings_of(tmp_path: Path) -> Settings:
 
 
 def audited(reference: str, tmp_path: Path, said: Said | None = None, gpus: tuple[Gpu, ...] = ()) -> Subject:
-    return image.image_subject(reference, gpus, settings_of(tmp_path), said or Said(), known_gpus=GPUS)
+    return image_subject.image_subject(reference, gpus, settings_of(tmp_path), said or Said(), known_gpus=GPUS)
 
 
 @pytest.fixture(autouse=True)

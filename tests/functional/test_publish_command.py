@@ -19,7 +19,8 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
-from imagegen.app.publish import PublishedImage, Publisher, PublishOptions, parse_destination
+from imagegen.app.publish import PublishedImage
+from imagegen.app.publisher import Publisher, PublishOptions, parse_destination
 from imagegen.cli import build_command, publish_command
 from imagegen.cli.app import App
 from imagegen.core.errors import TrustError, UsageError

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from imagegen.app.comparison import verify_image
-from imagegen.app.publish import Publisher, PublishOptions
+from imagegen.app.publisher import Publisher, PublishOptions
 from imagegen.cli.app import App
 from imagegen.core.errors import LockError, PublishError
 from imagegen.core.net import Client

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.app import lock_history, site_folder
-from imagegen.app.lock_history import History, LockSummary, LockVerdict
+from imagegen.app.lock_difference import LockSummary, LockVerdict
+from imagegen.app.lock_history import History
 from imagegen.app.nightly import changes
 from imagegen.app.nightly.changes import ChangelogSection
 from imagegen.app.nightly.propose import RejectedUpdate

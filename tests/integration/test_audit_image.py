@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.app import audit as image
+from imagegen.app import image_subject
 from imagegen.audit.model import Licence, Package, Subject
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
@@ -32,7 +32,7 @@ def audited(reference: str, cache: Path, **env: str) -> Subject:
     """Read an image as `imagegen audit` does; without an engine, unless `env` names one."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("DOCKER_")}
     settings = Settings.from_environment({**variables, "XDG_CACHE_HOME": str(cache), **env})
-    return image.image_subject(reference, (), settings, Quiet())
+    return image_subject.image_subject(reference, (), settings, Quiet())
 
 
 def test_an_image_is_the_same_wherever_it_is_read(site: Site, engine: Engine, machine: Place, tmp_path: Path) -> None:

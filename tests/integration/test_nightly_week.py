@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.app.nightly import changes
+from imagegen.app.nightly import changes, sentences
 from imagegen.app.nightly.propose import Proposal
 from imagegen.plan.lock.model import Record
 from tests.support.nightly_week import Week, day, rule, versions
@@ -90,5 +90,5 @@ def test_a_rule_holds_one_back_and_the_others_move(week: Week, golden: Callable[
     # A rule that is no constraint for a resolver: the verdict on the lock refuses.
     week.rules = (rule("vllm-peft", {"vllm": "==0.2", "light": ">=1.1"}, {"peft": "<1"}, "They crash."),)
     proposal = week.propose(week.first(day(1)), day(3))
-    lines = changes.section(proposal, changes.sentences(proposal)).lines
+    lines = changes.section(proposal, sentences.sentences(proposal)).lines
     golden("nightly-rejected.md", "".join(f"- {line}\n" for line in lines))

@@ -10,7 +10,8 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from imagegen.app.nightly.propose import NewerRelease, Proposal, propose
+from imagegen.app.nightly.propose import Proposal, propose
+from imagegen.app.nightly.releases import NewerRelease
 from imagegen.core.errors import LockError
 from imagegen.plan.lock.model import Lock, LockedFile, LockedWheel, Record
 from imagegen.plan.matrix.model import Cell, Requirement

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from imagegen.app.nightly.propose import Proposal, ReleaseIndex, propose
+from imagegen.app.nightly.propose import Proposal, propose
+from imagegen.app.nightly.releases import ReleaseIndex
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.progress import Quiet

@@ -14,7 +14,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from imagegen.app.publish import PublishedImage, Publisher, PublishOptions, publish_images
+from imagegen.app.publish import PublishedImage, publish_images
+from imagegen.app.publisher import Publisher, PublishOptions
 from imagegen.cli.app import App
 from imagegen.core.compiled import ResultCache
 from imagegen.core.context import Context

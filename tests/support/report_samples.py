@@ -5,16 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from imagegen.app import site
-from imagegen.app.lock_history import (
-    History,
-    LockChange,
-    LockDifference,
-    LockSummary,
-    LockVerdict,
-    OtherChange,
-    PackageChange,
-)
+from imagegen.app import site_report
+from imagegen.app.lock_difference import LockDifference, LockSummary, LockVerdict, OtherChange, PackageChange
+from imagegen.app.lock_history import History, LockChange
 from imagegen.app.nightly.propose import RejectedUpdate
 from imagegen.app.packages import LockedPackage
 from imagegen.app.states import CellState
@@ -108,7 +101,7 @@ def cell(folder: Any, **changes: Any) -> Cell:
     return replace(first, **changes)
 
 
-def report(folder: Any, reason: str = "torch 2.0 cannot go with numpy 2.") -> site.SiteReport:
+def report(folder: Any, reason: str = "torch 2.0 cannot go with numpy 2.") -> site_report.SiteReport:
     """Four cells: one with a GPU and all that can be known, one that is locked and no more, and two without a lock: one
     that may work and one that cannot.
     """
@@ -121,7 +114,7 @@ def report(folder: Any, reason: str = "torch 2.0 cannot go with numpy 2.") -> si
     locked = replace(LOCK, cell="tiny-gpu", record=RECORD, gpu=LockedGpus(("12.0",), "580.65.06"))
     shared = replace(LOCK, record=replace(RECORD, layers=_LAYERS[:1]))
     sizes = tuple(Size(layer.name, layer.size, 2 * layer.size) for layer in _LAYERS)
-    whole = site.CellReport(
+    whole = site_report.CellReport(
         cell=gpu,
         lock=locked,
         stale=("component torch",),
@@ -133,7 +126,7 @@ def report(folder: Any, reason: str = "torch 2.0 cannot go with numpy 2.") -> si
         remote=("ghcr.io/acme/rl/tiny:latest", "ghcr.io/acme/rl/tiny:2026.11.20-torch2.13.0-cu130-py311-1a2b3c4d"),
         downloads={"lock": ("tiny-gpu.toml", b"version = 1\n"), "SBOM": ("tiny-gpu.cdx.json", b"{}")},
     )
-    alone = site.CellReport(
+    alone = site_report.CellReport(
         cell=cpu,
         lock=shared,
         stale=(),
@@ -149,7 +142,7 @@ def report(folder: Any, reason: str = "torch 2.0 cannot go with numpy 2.") -> si
         "tiny-gpu-py312": CellState("no known conflict"),
         "worse-cpu": CellState("conflict", reason),
     }
-    return site.SiteReport(
+    return site_report.SiteReport(
         cells=(gpu, cpu, free, bad),
         states=states,
         sheets=(whole, alone),

@@ -11,9 +11,9 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from imagegen.app.nightly import changes, run
+from imagegen.app.nightly import changes, update
 from imagegen.app.nightly.propose import Proposal
-from imagegen.app.publish import PublishJob
+from imagegen.app.publisher import PublishJob
 from imagegen.cli import nightly_command
 from imagegen.cli.app import App
 from imagegen.core.errors import FetchError, TrustError
@@ -66,7 +66,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
             raise FetchError("an index does not answer", fix="try again")
         return replace(project.toys[cell.id].propose(app.find_lock(cell)), as_of=time)
 
-    monkeypatch.setattr(run, "propose_cell", propose)
+    monkeypatch.setattr(update, "propose_cell", propose)
     return project
 
 
@@ -150,7 +150,7 @@ def test_a_cell_without_a_lock_is_skipped(project: Project) -> None:
 def test_an_unusable_key_is_reported_before_anything_is_resolved(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "propose_cell", lambda *_: pytest.fail("it was resolved"))
+    monkeypatch.setattr(update, "propose_cell", lambda *_: pytest.fail("it was resolved"))
     untrusted, locked = project.root / "stranger.key", project.root / "locked.key"
     plain = serialization.NoEncryption(), serialization.BestAvailableEncryption(b"another")
     for path, encryption in zip((untrusted, locked), plain, strict=True):
@@ -203,5 +203,5 @@ def test_published_is_what_all_tags_of_the_run_stand_for(
         reference=lambda image: image,
         repository=lambda *_: SimpleNamespace(resolve_tag=lambda tag: digests[standing[tag]]),
     )
-    found = run.is_published(publisher, [(cell, made)])  # type: ignore[arg-type]
+    found = update.is_published(publisher, [(cell, made)])  # type: ignore[arg-type]
     assert found is answer

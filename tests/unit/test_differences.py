@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from imagegen.app import differences, lock_history
+from imagegen.app import differences, lock_difference, lock_history
 from imagegen.app.differences import CellHistory
-from imagegen.app.lock_history import History, LockChange, LockSummary, LockVerdict, PackageChange
+from imagegen.app.lock_difference import LockSummary, LockVerdict, PackageChange
+from imagegen.app.lock_history import History, LockChange
 from imagegen.app.nightly import changes
 from imagegen.app.nightly.changes import ChangelogSection
 from imagegen.app.nightly.propose import RejectedUpdate
@@ -43,7 +44,7 @@ RULE = Rule("a", {"torch": "<2"}, {}, {"numpy": ">=2"}, "A.", "s", "2026-01-01",
     ],
 )
 def test_the_step_of_a_version_is_its_largest_part(before: str, after: str, expected: str) -> None:
-    assert lock_history.version_step(before, after) == expected
+    assert lock_difference.version_step(before, after) == expected
 
 
 RELEASES = st.lists(st.integers(0, 30), min_size=1, max_size=4).map(lambda parts: ".".join(map(str, parts)))
@@ -52,7 +53,7 @@ RELEASES = st.lists(st.integers(0, 30), min_size=1, max_size=4).map(lambda parts
 @given(RELEASES, RELEASES)
 def test_a_step_back_is_the_step_the_other_way(one: str, other: str) -> None:
     low, high = sorted((one, other), key=Version)
-    forward, back = lock_history.version_step(low, high), lock_history.version_step(high, low)
+    forward, back = lock_difference.version_step(low, high), lock_difference.version_step(high, low)
     assert not forward.endswith(", back")
     assert back == (forward if Version(low) == Version(high) else f"{forward}, back")
 

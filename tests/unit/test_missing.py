@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.app import states as missing
+from imagegen.app import missing_sources
 from imagegen.core.config import Settings
 from imagegen.core.data import shipped
 from imagegen.core.store import Store
@@ -34,12 +34,12 @@ def here(tmp_path: Path, env: Mapping[str, str]) -> tuple[Store, Settings]:
 
 
 def of_lock(lock: Lock, tmp_path: Path, **env: str) -> tuple[str, ...]:
-    return missing.missing_of_lock(lock, *here(tmp_path, env))
+    return missing_sources.missing_of_lock(lock, *here(tmp_path, env))
 
 
 def of_cell(name: str, tmp_path: Path, **env: str) -> tuple[str, ...]:
     known = catalogue.load([shipped("wheels")])
-    return missing.missing_of_cell(cells()[name], *here(tmp_path, env), known)
+    return missing_sources.missing_of_cell(cells()[name], *here(tmp_path, env), known)
 
 
 @functools.cache
@@ -64,7 +64,7 @@ def test_a_standalone_interpreter_is_taken_from_store_links_or_mirror(tmp_path: 
     assert of_lock(lock, tmp_path / "a", PIP_FIND_LINKS=str(tmp_path / "links")) == ()
     store, settings = here(tmp_path / "b", {})
     store.write(b"a")
-    assert missing.missing_of_lock(lock, store, settings) == ()
+    assert missing_sources.missing_of_lock(lock, store, settings) == ()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.app.nightly.propose import NewerRelease, Proposal, ReleaseIndex
+from imagegen.app.nightly.propose import Proposal
+from imagegen.app.nightly.releases import NewerRelease, ReleaseIndex
 from imagegen.core.errors import BaseError
 from imagegen.core.progress import Quiet
 from imagegen.plan.lock.model import Lock

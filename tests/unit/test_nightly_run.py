@@ -10,8 +10,7 @@ from typing import cast
 
 import pytest
 
-from imagegen.app.nightly import changes
-from imagegen.app.nightly import run as nightly_run
+from imagegen.app.nightly import changes, update
 from imagegen.app.nightly.changes import ChangelogSection
 from imagegen.app.nightly.propose import Proposal, RejectedUpdate
 from imagegen.app.nightly.run import CellOutcome, LockedCells, LockRepository, Steps, run
@@ -234,7 +233,7 @@ def test_a_base_is_resolved_once_for_each_platform(nightly: NightlyRun, monkeypa
     cell = nightly.cells["a"]
     arm64 = replace(cell, axes={**cell.axes, "platform": "linux/arm64"})
     context = cast("Context", SimpleNamespace(settings=None, progress=None))
-    bases: nightly_run.Bases = {}
-    found = [nightly_run.current_base(bases, each, context) for each in (cell, arm64, cell)]
+    bases: update.Bases = {}
+    found = [update.current_base(bases, each, context) for each in (cell, arm64, cell)]
     assert found == [(cell.base.name, each.platform) for each in (cell, arm64, cell)]
     assert len(asked) == 2

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from imagegen.app.nightly.propose import Rejection, Unit, largest_accepted
+from imagegen.app.nightly.subset_search import Rejection, Unit, largest_accepted
 
 NAMES = "abcdef"
 UNITS = [Unit(name, index, ("newest",)) for index, name in enumerate(NAMES)]

@@ -16,9 +16,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from imagegen.app import chooser, site, unlocked
+from imagegen.app import chooser, site, site_report, site_view, unlocked
 from imagegen.app.chooser import ChooserValues
-from imagegen.app.lock_history import LockChange, LockVerdict
+from imagegen.app.lock_difference import LockVerdict
+from imagegen.app.lock_history import LockChange
 from imagegen.core.data import shipped
 from imagegen.core.errors import Location
 from imagegen.plan.lock.model import WheelPatch
@@ -38,12 +39,12 @@ HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(1)">&lt;{
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> site.SiteReport:
+def report(tmp_path_factory: pytest.TempPathFactory) -> site_report.SiteReport:
     return report_samples.report(tmp_path_factory.mktemp("matrix") / "m")
 
 
 @pytest.fixture(scope="module")
-def files(report: site.SiteReport) -> dict[str, bytes]:
+def files(report: site_report.SiteReport) -> dict[str, bytes]:
     return site.render(report)
 
 
@@ -84,8 +85,8 @@ def test_the_pages(files: dict[str, bytes], golden: Callable[[str, str], None]) 
     }
 
 
-def test_an_image_is_started_by_digest_where_it_is_published(report: site.SiteReport) -> None:
-    gpu, cpu = site.index(report).sheets
+def test_an_image_is_started_by_digest_where_it_is_published(report: site_report.SiteReport) -> None:
+    gpu, cpu = site_view.index(report).sheets
     digest = f"ghcr.io/acme/rl/tiny@sha256:{'e' * 64}"
     texts = dict(gpu.specifications)
     assert (texts["Docker"], texts["Dockerfile"]) == (f"docker pull {digest}", f"FROM {digest}")
@@ -94,15 +95,15 @@ def test_an_image_is_started_by_digest_where_it_is_published(report: site.SiteRe
     assert "Docker" not in dict(cpu.specifications)
 
 
-def test_the_chooser_offers_what_the_images_have(report: site.SiteReport) -> None:
-    whole = site.index(report)
+def test_the_chooser_offers_what_the_images_have(report: site_report.SiteReport) -> None:
+    whole = site_view.index(report)
     assert whole.choices == ChooserValues(
         ("RTX 5090", "RTX PRO 6000", "none: CPU"), ("none",), ("13.0",), ("3.12", "3.11")
     )
     assert [sheet.choice.cuda for sheet in whole.sheets] == [("13.0",), ()]
 
 
-def test_the_chooser_proposes_tested_images_first(report: site.SiteReport) -> None:
+def test_the_chooser_proposes_tested_images_first(report: site_report.SiteReport) -> None:
     gpu, cpu = (sheet.cell for sheet in report.sheets)
     newer = replace(cpu, id="tiny-cpu-py312", axes={**cpu.axes, "python": "3.12"})
     flagship = replace(newer, id="flagship", flagship=True)
@@ -117,8 +118,8 @@ def test_the_chooser_proposes_tested_images_first(report: site.SiteReport) -> No
     ]
 
 
-def test_the_heat_map_has_each_cell_once(report: site.SiteReport) -> None:
-    heat = site.index(report).heat
+def test_the_heat_map_has_each_cell_once(report: site_report.SiteReport) -> None:
+    heat = site_view.index(report).heat
     found = [(row.image, [[cell.cell for cell in cells] for cells in row.columns]) for row in heat.rows]
     assert heat.cudas == ("CPU", "13.0")
     assert found == [("tiny", [["tiny-cpu-py311"], ["tiny-gpu", "tiny-gpu-py312"]]), ("worse", [["worse-cpu"], []])]
@@ -133,7 +134,7 @@ def test_the_heat_map_has_each_cell_once(report: site.SiteReport) -> None:
     ],
 )
 def test_gpu_and_driver_of_a_test_are_shown(
-    report: site.SiteReport, names: list[str], driver: str, expected: str
+    report: site_report.SiteReport, names: list[str], driver: str, expected: str
 ) -> None:
     details = {"devices": [{"name": name} for name in names], "driver": driver}
     cuda = {"check": "cuda", "status": "pass", "seconds": 1.0, "reason": "", "details": details, "log": ""}
@@ -155,8 +156,10 @@ def test_what_is_not_known_is_said(files: dict[str, bytes]) -> None:
     assert "imagegen launch tiny-cpu-py311 --for compose" in said
 
 
-def test_a_cell_without_a_lock_has_a_page_of_what_is_known(report: site.SiteReport, files: dict[str, bytes]) -> None:
-    free, bad = site.index(report).unlocked
+def test_a_cell_without_a_lock_has_a_page_of_what_is_known(
+    report: site_report.SiteReport, files: dict[str, bytes]
+) -> None:
+    free, bad = site_view.index(report).unlocked
     assert [(each.name, each.allowed) for each in free.constraints] == [
         ("numpy", "any version"),
         ("torch", "==2.13.0, index wheels-cpu"),
@@ -173,7 +176,7 @@ def test_a_cell_without_a_lock_has_a_page_of_what_is_known(report: site.SiteRepo
         assert links.count(f"cells/{name}.html") == 2  # from the grid and from the list
 
 
-def test_requirements_that_are_no_release_name_their_source(report: site.SiteReport) -> None:
+def test_requirements_that_are_no_release_name_their_source(report: site_report.SiteReport) -> None:
     cell = report.unlocked[0].cell
     torch = next(each for each in cell.requirements if each.component.name == "torch")
     commit = GitSource("v1", "https://example.org/t", "0123456789abcdef" * 2, "f" * 40, Sdist("1", (), ()))
@@ -250,7 +253,7 @@ def _resolved(path: PurePosixPath) -> str:
 @example(HOSTILE)
 @example("\x1b[2J \u202egnihtyna \ud800 \0 https://user:secret@host/x")
 @given(st.text(max_size=60))
-def test_what_others_wrote_is_text_and_nothing_else(report: site.SiteReport, words: str) -> None:
+def test_what_others_wrote_is_text_and_nothing_else(report: site_report.SiteReport, words: str) -> None:
     made, plain = (site.render(_saying(each, report)) for each in (words, "words"))
     for name, page in pages(made):
         assert _shape(page) == _shape(parsed(plain[name])), name
@@ -259,7 +262,7 @@ def test_what_others_wrote_is_text_and_nothing_else(report: site.SiteReport, wor
         assert text(parsed(made["index.html"])).count(HOSTILE) == 9
 
 
-def _saying(words: str, report: site.SiteReport) -> site.SiteReport:
+def _saying(words: str, report: site_report.SiteReport) -> site_report.SiteReport:
     """The report with these words wherever a matrix, a repository or a check has the word."""
     first = report.sheets[0]
     steps = tuple(_changed(step, words) for step in first.history.steps)
@@ -303,7 +306,7 @@ def _shape(page: Element) -> list[str]:
     return [str(each.tag) for each in page.iter() if each.tag != "br" and each.get("class") != "reason"]
 
 
-def test_the_same_report_gives_the_same_bytes(report: site.SiteReport, files: dict[str, bytes]) -> None:
+def test_the_same_report_gives_the_same_bytes(report: site_report.SiteReport, files: dict[str, bytes]) -> None:
     assert site.render(report) == files
 
 
@@ -348,7 +351,7 @@ def test_the_browsers_scripts_are_only_ours(files: dict[str, bytes]) -> None:
         assert policy is not None and "default-src 'none'" in policy and "unsafe" not in policy
 
 
-def test_what_a_lock_changes_of_packages_and_config_has_its_reasons(report: site.SiteReport) -> None:
+def test_what_a_lock_changes_of_packages_and_config_has_its_reasons(report: site_report.SiteReport) -> None:
     *others, sheet = report.sheets
     *wheels, torch = sheet.lock.wheels
     patch = WheelPatch("patches/torch.patch", "a" * 64, 9, "Until a release has it.", "https://example.com/1")

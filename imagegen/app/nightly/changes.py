@@ -7,21 +7,16 @@ day can distinguish the same step from a further one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from imagegen.app.nightly.propose import Proposal, RejectedUpdate
 from imagegen.core import data
 from imagegen.core.errors import Location, LockError
-from imagegen.core.text import counted, shown
+from imagegen.core.text import shown
 from imagegen.plan.lock import inputs_hash
-from imagegen.plan.lock.environments import CombinedFile, CombinedLock
-from imagegen.plan.lock.model import Lock
-from imagegen.supply.compare import wording
-from imagegen.supply.compare.difference import ComparisonFacts, difference, pairs
-from imagegen.supply.compare.operands import of_lock
 
 FILE = "CHANGES.md"
 _HEAD = "# What moved in the locks, and why\n\nWritten by `imagegen nightly`; the newest day comes first.\n"
@@ -55,10 +50,12 @@ class ChangelogSection:
 def section(proposal: Proposal, moved: Sequence[str]) -> ChangelogSection:
     """Return the changelog section of a proposal; `moved` are sentences about the difference between the two locks."""
     before = proposal.file or proposal.before
-    start = _name(inputs_hash(before)) if before else "nothing"
+    start = short_inputs(inputs_hash(before)) if before else "nothing"
     lines = [*moved, *(rejection(rejected) for rejected in proposal.rejected)]
     escaped = tuple(_MARKUP.sub(r"\\\1", shown(" ".join(line.split()))) for line in lines)
-    return ChangelogSection(proposal.as_of[:10], proposal.cell.id, start, _name(inputs_hash(proposal.after)), escaped)
+    return ChangelogSection(
+        proposal.as_of[:10], proposal.cell.id, start, short_inputs(inputs_hash(proposal.after)), escaped
+    )
 
 
 def plain(line: str) -> str:
@@ -159,69 +156,5 @@ def read(text: str, path: Path | str = FILE) -> tuple[ChangelogSection, ...]:
     return tuple(sections)
 
 
-def _name(inputs: str) -> str:
+def short_inputs(inputs: str) -> str:
     return inputs.removeprefix("sha256:")[:8]
-
-
-# Sentences about what an update changed in a lock.
-
-_NOTHING = ComparisonFacts()
-
-
-def sentences(proposal: Proposal, facts: ComparisonFacts = _NOTHING) -> list[str]:
-    """Return sentences about what a proposal changes: versions, Debian security updates, and changes of the matrix.
-
-    Sentences about an environment that is not the default one begin with its name.
-    """
-    before, after = proposal.before, proposal.after
-    if not proposal.changed:
-        return []
-    if before is None:
-        return [f"locked for the first time: {counted(len(after.packages), 'package')}"]
-    earlier = [*_moved_before(proposal.file, before)]
-    comparable = replace(before, record=None) if earlier else before  # it is of other locks, and so are its layers
-    changed = difference(of_lock("before", "lock", comparable), of_lock("after", "lock", after), facts)
-    return [
-        *earlier,
-        *([] if changed.empty else wording.sentences(changed)),
-        *_security(before, after),
-        *dict.fromkeys(
-            f"{prefix}{sentence}" for prefix, old, new in pairs(before, after) for sentence in _matrix(old, new)
-        ),
-    ]
-
-
-def _moved_before(file: CombinedFile | None, before: Lock) -> Iterator[str]:
-    """Yield sentences about environments that `file` did not describe when the update began.
-
-    The lock that `file` names is not in the project then, so nothing can be compared with it.
-    """
-    if not (file and isinstance(before, CombinedLock)):
-        return
-    rows = {row.name: row for row in file.environments}
-    locks = {environment.name: environment.lock for environment in before.environments}
-    for name in before.moved:
-        if name in rows and name in locks and (inputs := inputs_hash(locks[name])) != rows[name].lock:
-            step = f"{_name(rows[name].lock)} to {_name(inputs)}"
-            yield f"{name}: {locks[name].cell} was locked again before this update ({step})"
-        else:
-            yield f"the matrix says otherwise about environment {name}"
-
-
-def _security(before: Lock, after: Lock) -> list[str]:
-    old = {deb.name: deb.version for deb in before.debs}
-    moved = [
-        f"{deb.name} {deb.version}"
-        for deb in after.debs
-        if deb.archive == "debian-security" and old.get(deb.name) != deb.version
-    ]
-    return [f"security updates of Debian: {', '.join(moved)}"] if moved else []
-
-
-def _matrix(before: Lock, after: Lock) -> list[str]:
-    names = before.inputs.keys() | after.inputs.keys()
-    moved = sorted(name for name in names if before.inputs.get(name) != after.inputs.get(name))
-    texts = [f"the matrix says otherwise about {', '.join(moved)}"] if moved else []
-    if before.uv.version != after.uv.version:
-        texts.append(f"resolved by uv {after.uv.version}, before by {before.uv.version}")
-    return texts

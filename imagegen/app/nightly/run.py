@@ -7,33 +7,19 @@ run stays there for inspection.
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Literal, NoReturn, Protocol
 
-from imagegen.app.check_locks import current_lock
-from imagegen.app.comparison import comparison_facts
-from imagegen.app.make_locks import join_locks, lock_request
-from imagegen.app.nightly import changes
-from imagegen.app.nightly.propose import Proposal, ReleaseIndex, propose
-from imagegen.app.publish import Publisher, expected_tagged, publish_images
-from imagegen.app.session import Session
-from imagegen.core.context import Context
-from imagegen.core.errors import ImagegenError, LockError
-from imagegen.core.net import Client
-from imagegen.image import base
-from imagegen.image.base import LockedBase
+from imagegen.app.nightly import changes, sentences
+from imagegen.app.nightly.propose import Proposal
+from imagegen.core.errors import ImagegenError
 from imagegen.plan import lock
-from imagegen.plan.lock.environments import CombinedLock
 from imagegen.plan.lock.model import Lock, Record
 from imagegen.plan.matrix.model import Cell
 from imagegen.supply.compare.difference import ComparisonFacts
-from imagegen.wheels.resolve.options import LockOptions
-from imagegen.wheels.resolve.stages import lock_cell
 
 Result = Literal["unchanged", "proposed", "published", "failed"]
 
@@ -86,7 +72,7 @@ class LockRepository:
     def save(self, proposal: Proposal) -> None:
         """Write the lock and its changelog entry to the project, and remove the candidate."""
         if proposal.changed:
-            section = changes.section(proposal, changes.sentences(proposal, self.known))
+            section = changes.section(proposal, sentences.sentences(proposal, self.known))
             changes.add(self.locks / changes.FILE, section)
         lock.write(proposal.after, self.locks / f"{proposal.cell.id}.toml")
         self.candidate(proposal.cell.id).unlink(missing_ok=True)
@@ -190,105 +176,3 @@ def _save_published(proposal: Proposal, published: Publication, locks: LockRepos
 def _recorded(proposal: Proposal, locked: Lock) -> Proposal:
     """Return the proposal with the recorded lock as `before` and `after`, because only a record is not a change."""
     return replace(proposal, before=locked, after=locked)
-
-
-# Update locks: propose newer versions per cell, build, test and publish them, and save the lock in the project.
-
-
-def update_locks(
-    session: Session, groups: Sequence[Sequence[Cell]], as_of: str, publisher: Publisher | None
-) -> tuple[CellOutcome, ...]:
-    """Update each cell to the newest accepted versions as of the time; the failure of a group does not stop the others.
-
-    A group is one cell, or those whose images are published as one index. Images with several environments come last,
-    so that they are joined from the updated locks of their cells. Without a publisher, write locks and changelog
-    entries only. Raises TrustError for an unusable signer.
-    """
-    if publisher:
-        publisher.require_signer()
-    files = LockRepository(
-        session.project / "locks",
-        _candidates_directory(session),
-        comparison_facts(session),
-    )
-    ordered = sorted(groups, key=lambda cells: bool(cells[0].environments))
-    before = {cell.id: _lock_before(session, cell) for cells in ordered for cell in cells if cell.environments}
-    bases: Bases = {}
-
-    def propose_update(cell: Cell) -> Proposal:
-        if cell.environments:
-            return propose_joined(session, as_of, before[cell.id], cell)
-        return propose_cell(session, as_of, bases, cell)
-
-    steps = Steps(propose_update)
-    if publisher:
-        steps = Steps(propose_update, partial(is_published, publisher), partial(publish_images, publisher))
-    return run(ordered, steps, files, propose_only=publisher is None)
-
-
-def _lock_before(session: Session, cell: Cell) -> Lock | None:
-    """Return the lock of a cell with several environments; None where it cannot be read, which proposing reports."""
-    try:
-        return session.find_lock(cell)
-    except LockError:
-        return None
-
-
-def propose_joined(session: Session, as_of: str, before: Lock | None, cell: Cell) -> Proposal:
-    """Propose to join the current locks of the cells of an image with several environments.
-
-    `before` is its lock as it was before cells were updated. Raises LockError or IncompatibleError if a lock is
-    missing, stale or edited, and if the locks have different foundations.
-    """
-    locks = [current_lock(session, environment.cell) for environment in cell.environments]
-    combined = session.find_lock(cell)
-    if isinstance(combined, CombinedLock) and not combined.moved:
-        return Proposal(cell, as_of, combined, combined)
-    file = lock.loads_combined(session.lock_text(cell), session.lock_path(cell)) if combined else None
-    return Proposal(cell, as_of, before or combined, join_locks(session, cell, locks), file=file)
-
-
-Bases = dict[tuple[str, str], LockedBase]  # today's, by name and platform: each is resolved once in a run
-
-
-def current_base(bases: Bases, cell: Cell, context: Context) -> LockedBase:
-    """Return today's base of the cell, which is added to `bases` where it is missing."""
-    key = cell.base.name, cell.platform
-    if key not in bases:
-        bases[key] = base.resolve(cell.base, cell.platform, context.settings, context.progress)
-    return bases[key]
-
-
-def propose_cell(session: Session, as_of: str, bases: Bases, cell: Cell) -> Proposal:
-    """Propose an update of the cell; see `current_base` for `bases`."""
-    context = session.context_for(cell)
-    before = session.find_lock(cell)
-    request = lock_request(session, cell, LockOptions())
-
-    def resolve(previous: Lock | None, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock:
-        same_base = bool(before and previous and previous.base == before.base)
-        options = LockOptions(packages=tuple(upgraded), as_of=as_of, bounds=bounds, trust_previous_wheels=same_base)
-        return lock_cell(replace(request, options=options), previous)
-
-    releases = ReleaseIndex(as_of, context.settings, request.selector, context.progress)
-    return propose(
-        cell, before, as_of, session.rules, resolve, partial(current_base, bases, cell, context), releases.of
-    )
-
-
-def is_published(publisher: Publisher, cells: LockedCells) -> bool:
-    """Return whether all tags that this run would set name the image, or the index, that the locks record."""
-    jobs = publisher.jobs(cells)
-    tags, expected = jobs[0].tags, expected_tagged(jobs, publisher.session.store)
-    if expected is None:
-        return False
-    with Client(publisher.session.settings) as client:
-        repository = publisher.repository(client, publisher.reference(jobs[0].cell.image))
-        tag_names = (tags.immutable, *(tags.mutable if publisher.options.test else ()))
-        return all(repository.resolve_tag(tag) == expected for tag in tag_names)
-
-
-def _candidates_directory(session: Session) -> Path:
-    """Return the project's directory of locks that are not smoke-tested yet, next to the store."""
-    name = hashlib.sha256(str(session.project.resolve()).encode()).hexdigest()[:12]
-    return session.settings.store.parent / "nightly" / name
