@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -160,11 +160,14 @@ class Session:
             return self._api_rules_of_components
         users = [name for name in api.names(self.matrix_directories) if name in packages]
 
-        for name in users:
+        def of(name: str) -> list[Rule]:
             if name not in self._api_rules:
-                compute = partial(compatibility.api_rules, self.matrix_directories, name)
-                self._api_rules[name] = self._compiled("api-rules", name, compute)
-        return [rule for name in users for rule in self._api_rules[name] if rule.packages <= set(packages)]
+                self._api_rules[name] = self._compiled(
+                    "api-rules", name, lambda: compatibility.api_rules(self.matrix_directories, name)
+                )
+            return self._api_rules[name]
+
+        return [rule for name in users for rule in of(name) if rule.packages <= set(packages)]
 
     @cached_property
     def _api_rules_of_components(self) -> list[Rule]:

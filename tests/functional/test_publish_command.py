@@ -73,7 +73,7 @@ def run(app: App, *arguments: str) -> tuple[str, str]:
         ("https://ghcr.io/acme", "it is an address"),
         ("me:secret@ghcr.io/acme", "it begins with a user"),
         ("docker.io", "below the name of a user"),
-        ("", "no repository's name"),
+        ("", "not a repository's name"),
         ("ghcr.io/Acme", "lower-case"),
     ],
 )
