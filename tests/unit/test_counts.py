@@ -13,10 +13,10 @@ import pytest
 from tools import counts
 
 BUDGETS = {
-    "lines": 81_300,
-    "lines outside the libraries": 75_300,
-    "modules of several sections": 117,
-    "functions above 60 lines": 3,
+    "lines": 78_900,
+    "lines outside the libraries": 72_000,
+    "modules of several sections": 85,
+    "functions above 60 lines": 2,
     "Callable parameters": 106,
     "late imports outside cli": 60,
     "internal imports, p90": 15,
