@@ -55,8 +55,8 @@ def binary(path: Path) -> None:
 
 
 KINDS: list[tuple[Callable[[Path], None], str]] = [
-    (no_file, "no regular file"),
-    (endless, "no regular file|outside of the project"),
+    (no_file, "not a regular file"),
+    (endless, "not a regular file|outside of the project"),
     (loop, "symbolic links"),
     (huge, "longer than 16? MiB"),
     (binary, "not UTF-8"),

@@ -120,7 +120,7 @@ def digest_of(done: subprocess.CompletedProcess[str]) -> str:
 
 def relocked(done: subprocess.CompletedProcess[str]) -> bool:
     """Return whether the archive has changed since the committed lock was made: the digest differs then."""
-    return "the base was locked anew" in done.stderr
+    return "the base was locked again" in done.stderr
 
 
 def committed(cell: str) -> Lock:

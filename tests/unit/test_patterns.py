@@ -13,6 +13,7 @@ import pytest
 from imagegen.audit import catalogue
 from imagegen.plan import distributions
 from imagegen.plan.projects import names
+from imagegen.plan.rules.package_data import package_data
 from imagegen.run.doctor_messages import KNOWN
 from imagegen.supply.trust import licences
 from tests.support.code_patterns import Pattern, collect
@@ -50,7 +51,13 @@ def _elsewhere() -> dict[tuple[str, str], list[str]]:
         ("imagegen/plan/projects/names.py", "entry['names']"): [
             accelerator["names"] for accelerator in names._read()["accelerators"].values()
         ],
-        ("imagegen/run/doctor_messages.py", "known.sign"): [message.sign for message in KNOWN],
+        ("imagegen/plan/rules/demands.py", "entry['library']"): [
+            entry["library"] for entry in package_data()["cuda-libraries"]["distributions"]
+        ],
+        ("imagegen/plan/rules/demands.py", "entries[0]['library']"): [
+            entry["library"] for entry in package_data()["library-for-each-cuda"]
+        ],
+        ("imagegen/run/doctor_messages.py", "message.sign"): [message.sign for message in KNOWN],
         ("imagegen/supply/trust/licences.py", "pattern"): [
             text for entry in entries for text in entry.get("packages", ())
         ],
