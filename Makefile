@@ -57,7 +57,8 @@ requirements: setup  ## lock what CI installs: .github/requirements/*.txt
 	@cd .github/requirements && ../../$(LOCKED) package.in --output-file package.txt
 
 quickstart: setup  ## build cpu-grpo, run its smoke checks, print how to run it
-	@set -eu; $(use_engine); $(BIN)/imagegen build cpu-grpo --scratch-base
+	@set -eu; $(use_engine); $(BIN)/imagegen build cpu-grpo --scratch-base; \
+	[ -z "$$engine" ] || echo 'the engine is private: first select it in a shell, eval "$$(make -s engine-up)"' >&2
 
 # The linters leave half of two cores idle: meanwhile an engine starts, and the tests are compiled, which each test
 # process would do again.

@@ -25,6 +25,7 @@ from tests.support.elf_files import make_elf
 from tests.support.git_server import Bare, GitServer
 from tests.support.git_workspace import Workspace
 from tests.support.layer_inputs import HostSandbox, assembling
+from tests.support.package_index import Index
 
 # Machines are shared and noisy, so nothing is judged by its time. `--hypothesis-profile=thorough` is for `make fuzz`.
 hypothesis_settings.register_profile("quick", deadline=None, max_examples=25)
@@ -105,6 +106,14 @@ def _group(file: Path) -> str | None:
     if re.search(r"\b(engine: Engine|(programs|shell): )", text):
         return "engine"  # names in the engine, the cache of its builds, networks
     return "verifiers" if "verifiers: " in text else None  # 20 MB, fetched once
+
+
+@pytest.fixture
+def index() -> Iterator[Index]:
+    """An empty package index on loopback."""
+    index = Index()
+    yield index
+    index.close()
 
 
 @pytest.fixture

@@ -57,13 +57,7 @@ def command(app: App, *, cell: str, as_json: bool, junit: Path | None, require_g
         numerics.remember(app.store, image, report)
     if junit:
         junit.write_text(report.junit(chosen.id), encoding="utf-8")
-    if as_json:
-        app.json(report.as_dict())
-    else:
-        print_report(app.out, report)
-        print_lines(app.out, measured_numerics(report))
-    if not report.passed:
-        raise SmokeError(f"smoke checks failed for {chosen.id}", code="smoke-failed")
+    present_report(app, chosen, report, as_json=as_json)
 
 
 def _run(
@@ -81,6 +75,17 @@ def _run(
 
 
 # Tables of numerical results: of one image, and of the difference between two.
+
+
+def present_report(app: App, cell: Cell, report: SmokeReport, *, as_json: bool) -> None:
+    """Print the report as JSON, or as a table and numerical results. Raises SmokeError if it has not passed."""
+    if as_json:
+        app.json(report.as_dict())
+    else:
+        print_report(app.out, report)
+        print_lines(app.out, measured_numerics(report))
+    if not report.passed:
+        raise SmokeError(f"smoke checks failed for {cell.id}", code="smoke-failed")
 
 
 def measured_numerics(report: SmokeReport) -> Iterator[str | Table]:

@@ -507,6 +507,17 @@ def minor(version: str) -> str:
     return f"{major}.{second}"
 
 
+def with_check(schema: Any) -> Any:
+    """Return pydantic's schema of a class, extended by a call of the `check` method of each instance."""
+    from pydantic_core import core_schema  # late: a value that an earlier run has parsed is not validated again
+
+    def check(instance: Any) -> Any:
+        instance.check()
+        return instance
+
+    return core_schema.no_info_after_validator_function(check, schema)
+
+
 # Named entries of matrix files.
 
 
@@ -522,12 +533,6 @@ class MatrixEntry(Part):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Callable[[Any], Any]) -> Any:
-        from pydantic_core import core_schema
-
-        def check(entry: MatrixEntry) -> MatrixEntry:
-            entry.check()
-            return entry
-
         schema = handler(source)
         reference, name = schema.pop("ref"), fields(cls)[0].name
         written = [item for item in schema["schema"]["fields"] if item["name"] != name]
@@ -535,7 +540,7 @@ class MatrixEntry(Part):
             if item["name"] in cls.REQUIRED:
                 item["schema"] = item["schema"]["schema"]  # without the default
         schema["schema"]["fields"] = written
-        return core_schema.no_info_after_validator_function(check, schema) | {"ref": reference}
+        return with_check(schema) | {"ref": reference}
 
     def check(self) -> None:
         """Raise ValueError if the fields contradict each other."""

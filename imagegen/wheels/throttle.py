@@ -2,7 +2,7 @@
 
 A slot is one nvcc thread of one job. A plan fits twice. With all slots at the mean, and a few at their largest, it
 stays below the memory that is left after the hold-back. With all slots at their largest it stays below all memory.
-Sources: flash-attention#2079 (jobs times threads), #2493 and #2548 (a host that died, 1 % held back),
+Sources: flash-attention#2079 (jobs times threads), #2493 and #2548 (a host that died, 1 % reserved),
 NVIDIA/apex#1882 (per GB, jobs are faster than threads), and the measurement that recipes name.
 """
 
@@ -92,8 +92,8 @@ def machine(probe: Mapping[str, Any]) -> Machine:
 def budget(machine: Machine, reserved: int = 0) -> int:
     """Bytes that builds may plan with; `reserved` are planned for others already.
 
-    On a whole machine, a quarter is held back up to 64 GB, then 16 GB, on the largest 15 %. In a control group, which
-    has only the build, a tenth is held back. A twentieth of the available memory stays for other processes.
+    On a whole machine, a quarter is reserved up to 64 GB, then 16 GB, on the largest 15 %. In a control group, which
+    has only the build, a tenth is reserved. A twentieth of the available memory stays for other processes.
     """
     memory = machine.memory
     reserve = memory // 10 if machine.limited else max(min(memory // 4, 16 * GB), memory * 15 // 100)

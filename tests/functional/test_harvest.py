@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,13 +23,6 @@ from tools.harvest.metadata import HarvestErrors, harvest
 
 TODAY = "2026-11-21"
 LINUX = "cp312-cp312-manylinux_2_28_x86_64"
-
-
-@pytest.fixture
-def index() -> Iterator[Index]:
-    index = Index()
-    yield index
-    index.close()
 
 
 @pytest.fixture

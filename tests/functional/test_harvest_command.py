@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,13 +30,6 @@ class Ended:
 
 
 Run = Callable[..., Ended]
-
-
-@pytest.fixture
-def index() -> Iterator[Index]:
-    index = Index()
-    yield index
-    index.close()
 
 
 @pytest.fixture

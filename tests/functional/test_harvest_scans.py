@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,13 +19,6 @@ from tests.support.wheels import make_wheel
 from tools.harvest.__main__ import command
 
 MODULE = make_elf(["libtorch.so", "libcudart.so.13"], verneed={"libc.so.6": ["GLIBC_2.28"]}, filling=300_000)
-
-
-@pytest.fixture
-def index() -> Iterator[Index]:
-    index = Index()
-    yield index
-    index.close()
 
 
 @pytest.fixture

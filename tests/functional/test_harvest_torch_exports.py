@@ -8,7 +8,6 @@ import io
 import json
 import sys
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -53,13 +52,6 @@ def path(tmp_path: Path) -> Path:
     path = tmp_path / "torch-exports.zst"
     path.write_bytes(dumps(BEFORE))
     return path
-
-
-@pytest.fixture
-def index() -> Iterator[Index]:
-    index = Index()
-    yield index
-    index.close()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,13 +17,6 @@ from tests.support.command_line import Run
 from tests.support.package_index import Index, Offer, metadata
 
 TODAY = "2026-11-24"
-
-
-@pytest.fixture
-def index() -> Iterator[Index]:
-    index = Index()
-    yield index
-    index.close()
 
 
 def context(index: Index, tmp_path: Path, **env: str) -> Context:

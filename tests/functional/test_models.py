@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -93,13 +92,6 @@ def test_a_type_asks_for_the_first_release_that_knows_it() -> None:
 def test_words_about_models_are_distinguished_from_the_others() -> None:
     words = ("model==qwen3", "vllm==0.11.0", "model = llama", "model", "modelscope==1.0")
     assert split_model_types(words) == (["qwen3", "llama"], ["vllm==0.11.0", "model", "modelscope==1.0"])
-
-
-@pytest.fixture
-def index() -> Iterator[Index]:
-    index = Index()
-    yield index
-    index.close()
 
 
 def release(version: str) -> ReleaseMetadata:

@@ -8,8 +8,8 @@ import click
 
 from imagegen.app.assemble import assemble_image, ensure_wheels
 from imagegen.cli import main
-from imagegen.cli.app import App, json_option, pass_app, print_lines, print_report
-from imagegen.cli.test_command import measured_numerics
+from imagegen.cli.app import App, json_option, pass_app
+from imagegen.cli.test_command import present_report
 from imagegen.core.data import parse_json
 from imagegen.core.errors import SmokeError, UsageError
 from imagegen.core.progress import human
@@ -123,13 +123,7 @@ def read(app: App, *, cell: str, file: Path, require_gpu: bool, measure: bool, a
         numerics.remember(app.store, image, report)
     elif report.passed:
         save_passed_report(app.store, passed_report(report, required, lock))
-    if as_json:
-        app.json(report.as_dict())
-    else:
-        print_report(app.out, report)
-        print_lines(app.out, measured_numerics(report))
-    if not report.passed:
-        raise SmokeError(f"smoke checks failed for {chosen.id}", code="smoke-failed")
+    present_report(app, chosen, report, as_json=as_json)
 
 
 if __name__ == "__main__":

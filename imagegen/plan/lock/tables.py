@@ -30,18 +30,14 @@ class LockTable(Part):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Callable[[Any], Any]) -> Any:
-        from pydantic_core import core_schema  # late: a lock that an earlier run has parsed is not validated again
-
-        def check(table: LockTable) -> LockTable:
-            table.check()
-            return table
-
         schema = handler(source)
         name = schema.pop("ref")  # by which other tables refer to the whole
         if cls.nest is not LockTable.nest:
+            from pydantic_core import core_schema  # as in `with_check`
+
             schema = core_schema.no_info_before_validator_function(cls.nest, schema)
         if cls.check is not LockTable.check:
-            schema = core_schema.no_info_after_validator_function(check, schema)
+            schema = t.with_check(schema)
         return schema | {"ref": name}
 
     @staticmethod

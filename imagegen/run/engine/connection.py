@@ -24,7 +24,7 @@ from imagegen.core.errors import EngineError
 from imagegen.core.progress import Progress
 
 # How a user without an engine gets one; part of the `fix` of errors.
-INSTALL = "install Docker (https://docs.docker.com/engine/install/), or in a checkout run `make engine-up`"
+INSTALL = 'install Docker (https://docs.docker.com/engine/install/), or in a checkout run `eval "$(make -s engine-up)"`'
 # Docker 26.1 embeds BuildKit 0.13: named contexts from an OCI layout, OCI exports, rewrite-timestamp. Measured.
 ENGINE_FLOOR = Version("26.1")
 BUILDX_FLOOR = Version("0.13")
