@@ -95,7 +95,7 @@ def _question(session: Session, words: Sequence[str], sets: Sequence[str]) -> Qu
     metadata, harvested = session.metadata, sorted(session.harvested)
     question = complete_names(parse(Vocabulary.of(matrix, harvested)), metadata)
     if missing := missing_metadata(question, metadata):
-        from imagegen.plan.package_index import on_demand  # late, for the network
+        from imagegen.plan.index_metadata import on_demand  # late, for the network
 
         context = Context(session.store, session.settings, session.progress)
         packages = on_demand.look_up(missing, context, today(), question.extras)
@@ -130,10 +130,7 @@ def _state(session: Session, question: Question, explanation: Explanation) -> Ce
     if question.cell is None or "base" in question.requested:
         return None
     cell = session.matrix.select_one(question.cell.id)  # of the matrix, as locks are compared with it
-    from imagegen.app import (
-        cell_states,
-        states,  # late, for locks, builds and attestations
-    )
+    from imagegen.app import cell_states, states  # late, for locks, builds and attestations
 
     reasons = explanation.unknown
     if explanation.answer == "incompatible" or not reasons:

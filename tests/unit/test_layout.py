@@ -45,7 +45,7 @@ ORDER = [
     "plan.distributions",
     "plan.lock",
     "plan.projects",
-    "plan.package_index",
+    "plan.index_metadata",
     "image.base",
     "image.interpreter",
     "image.inputs",

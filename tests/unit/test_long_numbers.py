@@ -24,12 +24,12 @@ from imagegen.core.net.address import Page
 from imagegen.core.net.answer import size_of
 from imagegen.plan import distributions as debversion
 from imagegen.plan import wheel_target
+from imagegen.plan.index_metadata import releases as harvested
+from imagegen.plan.index_metadata import wheel_metadata
 from imagegen.plan.lock import resolution_inputs
 from imagegen.plan.lock.sdist import _check
 from imagegen.plan.lock.tables import parse_release
 from imagegen.plan.matrix import recipe_file
-from imagegen.plan.package_index import releases as harvested
-from imagegen.plan.package_index import wheel_metadata
 from imagegen.supply.compare.difference import goes_back
 from imagegen.wheels import naming, wheelhouse
 from tests.support.matrix_samples import SMALL, load

@@ -33,9 +33,9 @@ from imagegen.core.store.cache import Cache
 from imagegen.core.text import counted
 from imagegen.image.inventory.subjects import known_system
 from imagegen.image.layers import scan
+from imagegen.plan.index_metadata import wheel_metadata
 from imagegen.plan.lock.environments import distinct_wheels, environments
 from imagegen.plan.lock.model import LOCAL, Lock, LockedBuild, LockedWheel
-from imagegen.plan.package_index import wheel_metadata
 
 
 @cache

@@ -19,12 +19,12 @@ from imagegen.core.errors import ImagegenError, LockError, ReproducibilityError,
 from imagegen.core.git import PackedTree
 from imagegen.core.net import Client
 from imagegen.core.store import Store
+from imagegen.plan.index_metadata import wheel_metadata
 from imagegen.plan.lock import sdist
 from imagegen.plan.lock.model import LOCAL, URL, Lock, LockedFile, LockedSdist, LockedWheel, archive_name
 from imagegen.plan.lock.recipes import pyproject
 from imagegen.plan.lock.sources import Finder, RequiredFile
 from imagegen.plan.matrix.model import Cell, OwnSource, Requirement, WheelAddress
-from imagegen.plan.package_index import wheel_metadata
 from imagegen.plan.wheel_target import WheelTarget
 
 _DEFAULT_BACKEND = ("setuptools>=40.8.0",)  # PEP 518: of a project that names no build requirements

@@ -19,9 +19,9 @@ from imagegen.core.net import Client, NotFoundError, package_index
 from imagegen.core.net.package_index import DEFAULT, IndexLink
 from imagegen.core.oci import digest_of
 from imagegen.core.store.cache import Cache
+from imagegen.plan.index_metadata import releases, wheel_metadata
 from imagegen.plan.matrix import metadata_file
 from imagegen.plan.matrix.metadata import PackageReleases
-from imagegen.plan.package_index import releases, wheel_metadata
 
 OFFLINE = "UV_OFFLINE"  # uv's variable: no index is asked
 _SECONDS = 3.0  # for all packages of a question
