@@ -15,7 +15,7 @@ from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.model import LOCAL, Lock, LockedBuild, LockedFile, LockedWheel, reason
 from imagegen.plan.lock.uv_resolve import UPLOADS
 from imagegen.supply.compare.difference import rank
-from imagegen.supply.trust.licences import of_wheel
+from imagegen.supply.trust.licences import wheel_terms
 
 _PAGES = "https://deps.dev/pypi"  # of releases on PyPI: licences, advisories, dependencies, and a link to the index
 
@@ -68,7 +68,7 @@ def _row(
     newest, package = max(pins, key=lambda pin: pin[0].as_of)
     uploaded = next(filter(None, (_uploaded(session, pinned) for _, pinned in pins)), None)
     licence = next(filter(None, (_licence(licences, lock, pinned) for lock, pinned in pins)), None)
-    terms = of_wheel(licence) if licence else None
+    terms = wheel_terms(licence) if licence else None
     return LockedPackage(
         package.name,
         package.version,

@@ -238,7 +238,7 @@ def _assemble(
         remote = share_layers(session, cell, lock, remote, shared)
     canonical = assemble_image(session, cell, lock, audit=options.audit, remote=remote)
     known_licences = read_known_licences(lock, session.context_for(cell))
-    for restriction in licences.restricted(lock, known_licences):
+    for restriction in licences.find_restrictions(lock, known_licences):
         progress.say(f"NOTE: restricted: {restriction}")
     image = canonical
     if job.compression == "gzip":
@@ -263,7 +263,7 @@ def _push_image(
         audit=audit_report(lock, built.job.cell, session.store) if publisher.options.audit else None,
         numerics=numerics.document(session.store, image.digest),
         source=publisher.source,
-        builder=provenance.builder(session.env),
+        builder=provenance.find_builder(session.env),
     )
     _attach(publisher, repository, built.descriptor, documents, reader, scans)
     return pushed

@@ -86,7 +86,7 @@ class Publisher:
         """
         session = self.session
         if self._key:
-            signer = keys.signer(self._key, session.env.get(_PASSWORD_VARIABLE), session.progress)
+            signer = keys.read_signer(self._key, session.env.get(_PASSWORD_VARIABLE), session.progress)
             self.trust.require(signer, self._key)
             return signer
         keyless_signer = keyless(self.project, session.env, Client(session.settings))
@@ -107,7 +107,7 @@ class Publisher:
     def source(self) -> documents.SourceCommit | None:
         """The commit that the project is at; None, with a warning, in a repository of another user."""
         try:
-            return documents.of(self.session.project, self.session.env, self.project.source)
+            return documents.find_source(self.session.project, self.session.env, self.project.source)
         except ForeignRepositoryError as error:
             self.session.progress.say(f"warning: published without the commit it is made of: {error}")
             return None
@@ -167,7 +167,7 @@ class Publisher:
             signed = f"signed with {self.signer.name}"
         elif self.project.identities and self.session.env.get("GITHUB_ACTIONS"):
             signed = "signed without a key, as this run of GitHub Actions"
-        restrictions = licences.restricted(lock, KnownLicences())
+        restrictions = licences.find_restrictions(lock, KnownLicences())
         restriction_texts = [
             f"named: {restriction.licence} restricts {counted(len(restriction.covers), 'package')}"
             for restriction in restrictions

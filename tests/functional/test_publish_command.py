@@ -133,9 +133,9 @@ def public(key: Any = OWN) -> bytes:
     ("key", "named", "why"),
     [
         pytest.param(None, public(), "cannot be read", id="no such file"),
-        pytest.param(public(), public(), "a public key alone", id="the public half"),
+        pytest.param(public(), public(), "only a public key", id="the public half"),
         pytest.param(private(rsa.generate_private_key(65537, 2048)), public(), "of the kind RSA", id="RSA"),
-        pytest.param(private(lock=LOCKED), public(), "the password is not the one", id="another password"),
+        pytest.param(private(lock=LOCKED), public(), "the password is wrong", id="another password"),
         pytest.param(private(), public(ec.generate_private_key(ec.SECP256R1())), "does not name", id="a stranger's"),
         pytest.param(private(), b"?", "trusted key 'release' cannot be used", id="a broken trusted key"),
     ],

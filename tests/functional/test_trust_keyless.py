@@ -123,10 +123,10 @@ def test_a_run_that_the_project_does_not_name_publishes_nothing(
     [
         (Fault(403), "HTTP status 403"),
         (Fault(500), "HTTP status 500"),
-        (Fault(200, b"{}"), "GitHub's token of identity cannot be read"),
-        (Fault(200, b'{"value": "a.b.c"}'), "GitHub's token of identity cannot be read"),
-        (Fault(200, b'{"value": 7}'), "GitHub's token of identity cannot be read"),
-        (Fault(200, b"[]"), "GitHub's token of identity cannot be read"),
+        (Fault(200, b"{}"), "GitHub's identity token cannot be read"),
+        (Fault(200, b'{"value": "a.b.c"}'), "GitHub's identity token cannot be read"),
+        (Fault(200, b'{"value": 7}'), "GitHub's identity token cannot be read"),
+        (Fault(200, b"[]"), "GitHub's identity token cannot be read"),
     ],
 )
 def test_a_token_that_is_refused_or_none_is_named(sigstore: Sigstore, client: Client, fault: Fault, said: str) -> None:
@@ -177,7 +177,7 @@ def test_a_log_that_is_down_is_named(sigstore: Sigstore, client: Client) -> None
     config["signingConfig"]["rekorTlogUrls"][0]["url"] = "http://127.0.0.1:9"
     sigstore.config.write_text(json.dumps(config))
     said = refusal(sigstore, client)
-    assert "Rekor, Sigstore's log, gives no answer of use" in said and "Connection refused" in said
+    assert "Rekor, Sigstore's log, gave no valid answer" in said and "Connection refused" in said
 
 
 def test_a_service_that_says_nothing_is_not_waited_for(sigstore: Sigstore, client: Client) -> None:
@@ -197,12 +197,12 @@ def test_an_identity_token_that_is_said_back_is_not_shown(sigstore: Sigstore, cl
 
 def test_a_signature_that_verification_would_reject_is_not_made(sigstore: Sigstore, client: Client) -> None:
     sigstore.fulcio.skew = timedelta(minutes=2)  # not yet valid when it is logged
-    assert "before its certificate is valid: the clocks of certificate authority and log differ" in refusal(
+    assert "before its certificate is valid, so the clocks of certificate authority and log differ" in refusal(
         sigstore, client
     )
     sigstore.fulcio.skew, sigstore.claims.issuer = timedelta(0), ISSUER
     sigstore.fulcio.said = "https://github.com/acme/other/.github/workflows/nightly.yml@refs/heads/main"
-    assert "the signature of ci does not hold" in refusal(sigstore, client)
+    assert "the signature of ci is invalid" in refusal(sigstore, client)
 
 
 def test_without_the_library_the_command_that_brings_it_is_named(

@@ -20,7 +20,7 @@ from imagegen.core.types import Submodule
 from imagegen.plan.lock.model import Lock, LockedGit, LockedPatch
 from imagegen.supply.trust import documents
 from imagegen.supply.trust.documents import SourceCommit
-from imagegen.supply.trust.provenance import Builder, builder, provenance
+from imagegen.supply.trust.provenance import Builder, find_builder, provenance
 from tests.support.shipped_locks import NAMES, shipped_lock
 from tests.support.source_builds import BUILD, BUILT_WHEEL, WITH_BUILD
 
@@ -62,7 +62,7 @@ def test_all_that_a_shipped_lock_names_is_a_dependency(name: str) -> None:
 
 
 def test_the_text(golden: Callable[[str, str], None]) -> None:
-    text = provenance(WITH_BUILD, b"the lock", SOURCE, builder(ACTIONS)).decode()
+    text = provenance(WITH_BUILD, b"the lock", SOURCE, find_builder(ACTIONS)).decode()
     golden("tiny-cu130-py311.provenance.json", text.replace(f'"{__version__}"', '"VERSION"'))
 
 
@@ -100,12 +100,12 @@ def test_what_is_compiled_is_named_by_what_it_is_compiled_of() -> None:
 
 
 def test_the_builder_is_the_workflow_where_there_is_one() -> None:
-    who = builder(ACTIONS)
+    who = find_builder(ACTIONS)
     assert who.id == "https://github.com/acme/images/.github/workflows/nightly.yml@refs/heads/main"
     assert who.run == "https://github.com/acme/images/actions/runs/77/attempts/2"
     details = predicate(WITH_BUILD, who=who)["runDetails"]
     assert (details["builder"]["id"], details["metadata"]) == (who.id, {"invocationId": who.run})
-    assert builder({}) == builder({**ACTIONS, "GITHUB_ACTIONS": ""}) == LOCAL
+    assert find_builder({}) == find_builder({**ACTIONS, "GITHUB_ACTIONS": ""}) == LOCAL
 
 
 def git(where: Path, *arguments: str) -> str:
@@ -114,21 +114,23 @@ def git(where: Path, *arguments: str) -> str:
 
 
 def test_a_projects_origin_is_its_commit(tmp_path: Path) -> None:
-    assert documents.of(tmp_path, os.environ) is None  # no repository
+    assert documents.find_source(tmp_path, os.environ) is None  # no repository
     project = tmp_path / "project"
     project.mkdir()
     git(tmp_path, "init", "--quiet")
-    assert documents.of(project, os.environ) is None  # no commit
+    assert documents.find_source(project, os.environ) is None  # no commit
     (project / "publish.yaml").write_text("publish: {}\n")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "--quiet", "--message=one")
     commit = git(tmp_path, "rev-parse", "HEAD").strip()
-    assert documents.of(project, os.environ) == SourceCommit(None, commit, dirty=False)
+    assert documents.find_source(project, os.environ) == SourceCommit(None, commit, dirty=False)
     git(tmp_path, "remote", "add", "origin", "https://me:secret@example.org/acme/images.git")
     (tmp_path / "elsewhere").write_text("of no project\n")
-    assert documents.of(project, os.environ) == SourceCommit("https://example.org/acme/images.git", commit, dirty=False)
+    assert documents.find_source(project, os.environ) == SourceCommit(
+        "https://example.org/acme/images.git", commit, dirty=False
+    )
     (project / "new.yaml").write_text("")
-    assert documents.of(project, os.environ, "https://example.org/said") == SourceCommit(
+    assert documents.find_source(project, os.environ, "https://example.org/said") == SourceCommit(
         "https://example.org/said", commit, dirty=True
     )
 
@@ -151,7 +153,7 @@ def test_a_repository_runs_no_filter(tmp_path: Path, kind: str, *, bare: bool) -
         for each in (project / ".git").iterdir():
             each.rename(project / each.name)
         (project / ".git").rmdir()
-    found = documents.of(project, os.environ)
+    found = documents.find_source(project, os.environ)
     assert (found is None) if bare else (found and found.dirty)
     assert not (tmp_path / "ran").exists()
 
@@ -170,11 +172,11 @@ ADDRESSES = {
 
 @pytest.mark.parametrize(("address", "expected"), ADDRESSES.items())
 def test_addresses_are_public(address: str, expected: str | None) -> None:
-    assert documents.public(address) == expected
+    assert documents.public_url(address) == expected
 
 
 @given(st.from_regex(r"[a-z]{1,6}:[A-Za-z0-9]{5,9}", fullmatch=True), st.sampled_from(["https", "ssh", "git", "http"]))
 def test_no_address_keeps_its_credentials(credentials: str, scheme: str) -> None:
     assert credentials not in str(
-        documents.public(f"{scheme}://{credentials}@example.org/a?{credentials}#{credentials}")
+        documents.public_url(f"{scheme}://{credentials}@example.org/a?{credentials}#{credentials}")
     )

@@ -125,7 +125,7 @@ def trusting(*files: Path) -> Trust:
 
 
 def signer(key: Path) -> keys.KeySigner:
-    return keys.signer(key, PASSWORD, Quiet())
+    return keys.read_signer(key, PASSWORD, Quiet())
 
 
 def test_cosign_and_oras_read_what_is_attached(registry: Registry, key: Path, other_key: Path) -> None:
@@ -243,10 +243,10 @@ def test_a_key_of_openssl_is_cosigns_too(registry: Registry, tmp_path: Path) -> 
     subprocess.run(made, check=True, capture_output=True)
     subprocess.run(["openssl", "pkey", "-in", str(plain), "-pubout", "-out", str(public)], check=True)
     place, trust = registry.image("openssl"), trusting(plain)
-    place.attach([], keys.signer(plain, None, Quiet()), trust)
+    place.attach([], keys.read_signer(plain, None, Quiet()), trust)
     done = registry.sigstore.verify(public, place.name)
     assert done.returncode == 0, done.stderr
     # cosign's copy of it signs as the same.
     copy = signer(registry.sigstore.imported(plain))
     said = statement.write(place.image.digest, SIGNATURE)
-    assert copy.sign(said) == keys.signer(plain, None, Quiet()).sign(said)
+    assert copy.sign(said) == keys.read_signer(plain, None, Quiet()).sign(said)

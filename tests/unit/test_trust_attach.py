@@ -89,7 +89,7 @@ class TrustingNames(Trust):
         super().__init__(Project())
         self.names, self.has_signers = names, bool(names)
 
-    def _by_key(self, bundle: Bundle) -> str:
+    def _signing_key(self, bundle: Bundle) -> str:
         if bundle.hint != bundle.signature.decode():
             raise TrustError("the signature is wrong", why="it is of somebody else")
         if bundle.hint not in self.names:
@@ -232,7 +232,7 @@ def test_a_statement_of_another_image_says_nothing_of_this_one() -> None:
     found = gathered(registry)
     assert (said(found), found.signers) == ({"sbom": None}, ())
     assert [fault.where for fault in found.faults] == replayed
-    assert {fault.what for fault in found.faults} == {"the signature is of another image"}
+    assert {fault.what for fault in found.faults} == {"the signature belongs to another image"}
     assert OTHER.digest in str(found.faults[0].why) and IMAGE.digest in str(found.faults[0].why)
 
 
@@ -323,13 +323,13 @@ def test_lists_without_the_kind_are_read() -> None:
 
 
 def test_more_than_anybody_needs_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attach, "_MOST", 3)
+    monkeypatch.setattr(attach, "_MAX_ARTIFACTS", 3)
     registry = Registry()
     for number in range(4):
         registry.add(Document(SBOM, b'{"serial": %d}' % number))
     found = gathered(registry)
     assert len(found.documents) == 3
-    assert found.faults[0].why == "4 artifacts refer to it; imagegen looks at 3"
+    assert found.faults[0].why == "4 artifacts refer to it; imagegen reads 3"
 
 
 @pytest.mark.fault(
@@ -338,7 +338,7 @@ def test_more_than_anybody_needs_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> 
     "what is read stops at 256 MiB; the image fails verification",
 )
 def test_larger_documents_than_anybody_needs_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attach, "_MOST_BYTES", 1000, raising=False)
+    monkeypatch.setattr(attach, "_MAX_BYTES", 1000, raising=False)
     registry = Registry()
     for number in range(20):
         registry.add(Document(SBOM, b'{"serial": %3d, "x": "%s"}' % (number, b"x" * 380)))

@@ -49,9 +49,9 @@ def locked(password: str = PASSWORD, **changes: Any) -> str:
     key = hashlib.scrypt(password.encode(), salt=salt, n=1024, r=8, p=1, dklen=32)
     text = SecretBox(key).encrypt(KEY.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption()), nonce)
     document: dict[str, Any] = {
-        "kdf": {"name": "scrypt", "params": {"N": 1024, "r": 8, "p": 1}, "salt": bundle.encoded(salt)},
-        "cipher": {"name": "nacl/secretbox", "nonce": bundle.encoded(nonce)},
-        "ciphertext": bundle.encoded(text.ciphertext),
+        "kdf": {"name": "scrypt", "params": {"N": 1024, "r": 8, "p": 1}, "salt": bundle.encode_base64(salt)},
+        "cipher": {"name": "nacl/secretbox", "nonce": bundle.encode_base64(nonce)},
+        "ciphertext": bundle.encode_base64(text.ciphertext),
     }
     for name, value in changes.items():
         table, _, last = name.partition("__")
@@ -88,7 +88,7 @@ def trusting(**named: Path) -> Trust:
 
 def test_what_a_key_signs_is_trusted_where_it_is_named(tmp_path: Path) -> None:
     ours, theirs = made(tmp_path / "ours.pem"), made(tmp_path / "theirs.pem")
-    signer = keys.signer(ours, None, Quiet())
+    signer = keys.read_signer(ours, None, Quiet())
     signed = signer.sign(SAID)
     assert signer.name == "ours.pem"
     assert signer.sign(SAID) == signed
@@ -106,7 +106,7 @@ def test_keys_of_openssl(tmp_path: Path, password: str | None, style: PrivateFor
     # `openssl ecparam -genkey` writes the curve before the key.
     path.write_text("-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n" + path.read_text())
     # A password that is set for another key does no harm to one without.
-    signed = keys.signer(path, PASSWORD, Quiet()).sign(SAID)
+    signed = keys.read_signer(path, PASSWORD, Quiet()).sign(SAID)
     assert trusting(release=path).signer_of(signed)[0] == "release"
 
 
@@ -115,17 +115,17 @@ def test_a_key_of_cosign(tmp_path: Path) -> None:
     path.write_text(COSIGN)
     path.with_suffix(".pub").write_text(PUBLIC)
     trust = trusting(release=path)
-    assert trust.signer_of(keys.signer(path, PASSWORD, Quiet()).sign(SAID))[0] == "release"
+    assert trust.signer_of(keys.read_signer(path, PASSWORD, Quiet()).sign(SAID))[0] == "release"
     path.write_text(COSIGN.replace("SIGSTORE", "COSIGN"))  # as cosign 1 named it
-    assert trust.signer_of(keys.signer(path, PASSWORD, Quiet()).sign(SAID))[0] == "release"
+    assert trust.signer_of(keys.read_signer(path, PASSWORD, Quiet()).sign(SAID))[0] == "release"
 
 
 def test_a_key_that_everybody_can_read_is_reported(tmp_path: Path) -> None:
     path, recorder = made(tmp_path / "key.pem"), Recorder()
-    keys.signer(path, None, recorder)
+    keys.read_signer(path, None, recorder)
     assert recorder.said == []
     path.chmod(0o644)
-    keys.signer(path, None, recorder)
+    keys.read_signer(path, None, recorder)
     assert recorder.said == [
         f"warning: every user of this machine can read the signing key {path}: chmod 600 {path}",
     ]
@@ -134,23 +134,23 @@ def test_a_key_that_everybody_can_read_is_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "password", "what", "why"),
     [
-        ("", None, "cannot be used", "it holds no private key in PEM"),
-        (PUBLIC, None, "cannot be used", "it holds a public key alone"),
+        ("", None, "cannot be used", "it has no private key in PEM"),
+        (PUBLIC, None, "cannot be used", "it has only a public key"),
         (lines("PRIVATE KEY", b"abc"), None, "cannot be used", "file is damaged"),
-        (lines("PRIVATE KEY", b"abc")[:40], None, "cannot be used", "it holds no private key in PEM"),
-        (COSIGN, None, "cannot be opened", "a password locks it, and none is given"),
-        (COSIGN, "wrong", "cannot be opened", "the password is not the one"),
-        (COSIGN, "", "cannot be opened", "the password is not the one"),
-        (locked(kdf__name="pbkdf2"), "x", "cannot be used", "it is locked in another way"),
-        (locked(params__N=1 << 30), "x", "cannot be used", "would cost more memory or time than any key is worth"),
-        (locked(params__p=1000), "x", "cannot be used", "would cost more memory or time than any key is worth"),
-        (locked(params__N=0), "x", "cannot be used", "scrypt's parameters are no positive numbers"),
-        (locked(params__N="1024"), "x", "cannot be used", "scrypt's parameters are no positive numbers"),
-        (locked(params__N=1023), "x", "cannot be used", "it is not as cosign writes it"),
-        (locked(cipher__nonce="AAAA"), "x", "cannot be opened", "the password is not the one"),
-        (locked(cipher__nonce="é"), "x", "cannot be used", "it is not as cosign writes it"),
-        (locked(kdf__salt=1), "x", "cannot be used", "it is not as cosign writes it"),
-        (COSIGN.replace("eyJ", "!yJ"), "x", "cannot be used", "it is not as cosign writes it"),
+        (lines("PRIVATE KEY", b"abc")[:40], None, "cannot be used", "it has no private key in PEM"),
+        (COSIGN, None, "cannot be opened", "it is encrypted, and no password is given"),
+        (COSIGN, "wrong", "cannot be opened", "the password is wrong"),
+        (COSIGN, "", "cannot be opened", "the password is wrong"),
+        (locked(kdf__name="pbkdf2"), "x", "cannot be used", "it is not encrypted with scrypt"),
+        (locked(params__N=1 << 30), "x", "cannot be used", "need too much memory or time"),
+        (locked(params__p=1000), "x", "cannot be used", "need too much memory or time"),
+        (locked(params__N=0), "x", "cannot be used", "scrypt's parameters are not positive numbers"),
+        (locked(params__N="1024"), "x", "cannot be used", "scrypt's parameters are not positive numbers"),
+        (locked(params__N=1023), "x", "cannot be used", "it is not in cosign's format"),
+        (locked(cipher__nonce="AAAA"), "x", "cannot be opened", "the password is wrong"),
+        (locked(cipher__nonce="é"), "x", "cannot be used", "it is not in cosign's format"),
+        (locked(kdf__salt=1), "x", "cannot be used", "it is not in cosign's format"),
+        (COSIGN.replace("eyJ", "!yJ"), "x", "cannot be used", "it is not in cosign's format"),
     ],
 )
 def test_files_that_hold_no_key_to_sign_with(
@@ -160,7 +160,7 @@ def test_files_that_hold_no_key_to_sign_with(
     path.write_text(content, encoding="utf-8")
     path.chmod(0o600)
     with pytest.raises(TrustError) as caught:
-        keys.signer(path, password, Quiet())
+        keys.read_signer(path, password, Quiet())
     error = caught.value
     assert error.what == f"the signing key {what}"
     assert why in str(error.why)
@@ -174,18 +174,18 @@ def test_a_file_of_two_keys_is_refused(tmp_path: Path) -> None:
     private.write_bytes(one.read_bytes() + other.read_bytes())
     private.chmod(0o600)
     public.write_bytes(b"".join(path.with_suffix(".pub").read_bytes() for path in (one, other)))
-    for use in (lambda: keys.signer(private, None, Quiet()), lambda: trusting(release=public)):
+    for use in (lambda: keys.read_signer(private, None, Quiet()), lambda: trusting(release=public)):
         with pytest.raises(TrustError) as caught:
             use()
         assert caught.value.where in (str(private), str(public))
-        assert caught.value.fix == "put each key into a file of its own"
+        assert caught.value.fix == "write each key to a separate file"
 
 
 def test_wrong_passwords_wrong_kinds_and_no_file(tmp_path: Path) -> None:
     path = made(tmp_path / "key.pem", password=PASSWORD)
-    for password, why in ((None, "none is given"), ("wrong", "the password is not the one")):
+    for password, why in ((None, "no password is given"), ("wrong", "the password is wrong")):
         with pytest.raises(TrustError) as caught:
-            keys.signer(path, password, Quiet())
+            keys.read_signer(path, password, Quiet())
         assert why in str(caught.value.why)
         assert "COSIGN_PASSWORD" in str(caught.value.fix)
     kinds = {
@@ -195,13 +195,13 @@ def test_wrong_passwords_wrong_kinds_and_no_file(tmp_path: Path) -> None:
     }
     for why, key in kinds.items():
         with pytest.raises(TrustError) as caught:
-            keys.signer(made(path, key), None, Quiet())
+            keys.read_signer(made(path, key), None, Quiet())
         assert caught.value.why == why
         with pytest.raises(TrustError) as caught:
             trusting(release=path)
         assert caught.value.why == why.replace("Private", "Public")
     with pytest.raises(TrustError) as caught:
-        keys.signer(tmp_path / "absent.pem", None, Quiet())
+        keys.read_signer(tmp_path / "absent.pem", None, Quiet())
     assert caught.value.why == "No such file or directory"
     assert "openssl genpkey" in str(caught.value.fix)
 
@@ -209,8 +209,8 @@ def test_wrong_passwords_wrong_kinds_and_no_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ("nothing", "it holds no public key in PEM"),
-        (COSIGN, "it is a private key: every reader of the project could sign with it"),
+        ("nothing", "it has no public key in PEM"),
+        (COSIGN, "it is a private key, with which every reader of the project could sign"),
         (None, "No such file or directory"),
     ],
 )
@@ -234,8 +234,8 @@ def test_files_that_hold_no_key_to_trust(tmp_path: Path, content: str | None, wh
 def test_signatures_that_are_not_what_they_say(tmp_path: Path) -> None:
     ours, theirs = made(tmp_path / "ours.pem"), made(tmp_path / "theirs.pem")
     trust = trusting(release=ours)
-    good = bundle.read_bundle(keys.signer(ours, None, Quiet()).sign(SAID))
-    foreign = bundle.read_bundle(keys.signer(theirs, None, Quiet()).sign(SAID))
+    good = bundle.read_bundle(keys.read_signer(ours, None, Quiet()).sign(SAID))
+    foreign = bundle.read_bundle(keys.read_signer(theirs, None, Quiet()).sign(SAID))
     other = statement.write("sha256:" + "b2" * 32, SIGNATURE)
     for payload, signature in (
         (other, good.signature),
@@ -246,7 +246,7 @@ def test_signatures_that_are_not_what_they_say(tmp_path: Path) -> None:
     ):
         with raises("trust-signature-invalid") as caught:
             trust.signer_of(bundle.write_bundle(payload, signature, good.material))
-        assert "'release' is named as its signer, and did not sign this" in str(caught.value.why)
+        assert "'release' as its signer, which did not sign it" in str(caught.value.why)
     # Who is named in the hint decides nothing.
     assert trust.signer_of(bundle.write_bundle(SAID, good.signature, foreign.material))[0] == "release"
     # A signature over the payload itself, or over it under another type, is none.
@@ -262,7 +262,7 @@ def test_signatures_that_are_not_what_they_say(tmp_path: Path) -> None:
 def test_what_a_trusted_key_signs_must_be_a_statement(tmp_path: Path) -> None:
     path = made(tmp_path / "key.pem")
     with raises("trust-statement-malformed"):
-        trusting(release=path).signer_of(keys.signer(path, None, Quiet()).sign(b"{}"))
+        trusting(release=path).signer_of(keys.read_signer(path, None, Quiet()).sign(b"{}"))
 
 
 def test_a_certificate_is_trusted_of_named_identities_only(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from imagegen.audit.model import Licence
 from imagegen.core.oci import ImageConfig, RemoteImage
 from imagegen.plan.lock.foundation import LockedBase
 from imagegen.plan.lock.model import Lock
-from imagegen.supply.trust.licences import KnownLicences, data, restricted
+from imagegen.supply.trust.licences import KnownLicences, data, find_restrictions
 from tests.support.lock_samples import LOCK, wheel
 from tests.support.shipped_locks import shipped_lock
 
@@ -23,11 +23,11 @@ def holding(*wheels: tuple[str, str]) -> Lock:
 
 
 def named(lock: Lock, known: KnownLicences | None = None) -> dict[str, tuple[str, ...]]:
-    return {each.licence: each.covers for each in restricted(lock, known or KnownLicences())}
+    return {each.licence: each.covers for each in find_restrictions(lock, known or KnownLicences())}
 
 
 def test_an_image_for_cpus_has_none() -> None:
-    assert restricted(shipped_lock("sb3-maskable-cpu-py311"), KnownLicences()) == ()
+    assert find_restrictions(shipped_lock("sb3-maskable-cpu-py311"), KnownLicences()) == ()
 
 
 def test_all_of_nvidias_in_the_flagship_is_named_or_known_to_be_open() -> None:
@@ -39,7 +39,7 @@ def test_all_of_nvidias_in_the_flagship_is_named_or_known_to_be_open() -> None:
 
 
 def test_libraries_and_tools_of_the_toolkit_are_distinguished() -> None:
-    found = restricted(holding(("nvidia-cublas", "13.1.0.3"), ("nvidia-cuda-nvcc", "13.0.88")), KnownLicences())
+    found = find_restrictions(holding(("nvidia-cublas", "13.1.0.3"), ("nvidia-cuda-nvcc", "13.0.88")), KnownLicences())
     assert [each.covers for each in found] == [("nvidia-cublas 13.1.0.3",), ("nvidia-cuda-nvcc 13.0.88",)]
     assert "internal use only" in str(found[1])
     assert "internal use only" not in str(found[0])
@@ -57,7 +57,7 @@ def test_a_proprietary_licence_outside_the_data_is_reported() -> None:
     lock = holding(("new-sdk", "1.0"), ("nvidia-nccl-cu13", "2.29.7"))
     assert named(lock) == {}
     known = KnownLicences({lock.wheels[0].file.sha256: PROPRIETARY})
-    (found,) = restricted(replace(lock, wheels=lock.wheels[:1]), known)
+    (found,) = find_restrictions(replace(lock, wheels=lock.wheels[:1]), known)
     assert (found.licence, found.covers) == ("LicenseRef-NVIDIA-Proprietary", ("new-sdk 1.0",))
     assert "does not cover its terms" in str(found)
 

@@ -72,27 +72,27 @@ UNSURE = {
 
 @pytest.mark.parametrize(("stated", "expression", "declared"), SURE.values(), ids=list(SURE))
 def test_what_is_sure(stated: Licence, expression: str, declared: bool) -> None:
-    assert licences.of_wheel(stated) == Terms(expression, declared=declared)
+    assert licences.wheel_terms(stated) == Terms(expression, declared=declared)
 
 
 @pytest.mark.parametrize(("stated", "names", "text"), UNSURE.values(), ids=list(UNSURE))
 def test_what_is_not_sure_keeps_its_words(stated: Licence, names: tuple[str, ...], text: str | None) -> None:
-    found = licences.of_wheel(stated)
+    found = licences.wheel_terms(stated)
     assert (found.expression, found.names, found.text) == (None, names, text)
 
 
 @pytest.mark.parametrize("depth", [200, 300, 7000])
 def test_an_expression_that_is_nested_deeply_is_not_sure(depth: int) -> None:
     for expression in ("MIT AND (" * depth, "MIT AND (" * depth + "MIT" + ")" * (depth - 1)):
-        found = licences.of_wheel(Licence(expression))
+        found = licences.wheel_terms(Licence(expression))
         assert (found.expression, found.names) == (None, (expression[:200],))
 
 
 def test_apaches_licence_is_known_with_and_without_its_appendix() -> None:
     text = (Path(__file__).parents[2] / "LICENSE").read_text()
-    assert licences.of_wheel(Licence(text=text)).expression == "Apache-2.0"
-    assert licences.of_wheel(Licence(text=text.partition("APPENDIX")[0])).expression == "Apache-2.0"
-    assert licences.of_wheel(Licence(text=text.replace("perpetual", "yearly"))).expression is None
+    assert licences.wheel_terms(Licence(text=text)).expression == "Apache-2.0"
+    assert licences.wheel_terms(Licence(text=text.partition("APPENDIX")[0])).expression == "Apache-2.0"
+    assert licences.wheel_terms(Licence(text=text.replace("perpetual", "yearly"))).expression is None
 
 
 DEBIAN = {
@@ -110,7 +110,7 @@ DEBIAN = {
 
 @pytest.mark.parametrize(("names", "expression"), DEBIAN.values(), ids=list(DEBIAN))
 def test_debian_packages(names: list[str], expression: str | None) -> None:
-    found = licences.of_deb(names)
+    found = licences.deb_terms(names)
     assert found.expression == expression
     assert found.names == (() if expression else tuple(names))
 
@@ -122,7 +122,7 @@ def test_debian_packages(names: list[str], expression: str | None) -> None:
 )
 @example(Licence(text="\r"))
 def test_anything_may_be_stated(stated: Licence) -> None:
-    found = licences.of_wheel(stated)
+    found = licences.wheel_terms(stated)
     assert found.expression is None or canonicalize_license_expression(found.expression) == found.expression
 
 
@@ -130,7 +130,7 @@ def test_anything_may_be_stated(stated: Licence) -> None:
     st.lists(st.sampled_from([*data("spdx")["debian"], "ISC", "Zlib or GPL-2", "and", "or", "A and or B"]), max_size=4)
 )
 def test_any_short_names_give_an_expression_or_themselves(names: list[str]) -> None:
-    found = licences.of_deb(names)
+    found = licences.deb_terms(names)
     assert found.names == tuple(names) or canonicalize_license_expression(str(found.expression)) == found.expression
 
 

@@ -1,8 +1,8 @@
-"""The documents about an image that a registry keeps as referrers of the image's manifest.
+"""Documents about an image that a registry stores as referrers of the image's manifest.
 
 Sources: OCI image-spec v1.1, manifest.md (subject, artifactType); in-toto attestation framework, Statement v1 and the
-predicate types named below; CycloneDX 1.6. A document is attached plainly, so that any tool finds it; with a signer, a
-signed in-toto statement about the image, with the document as its predicate, is attached too.
+predicate types named below; CycloneDX 1.6. A document is attached unsigned, so that any tool finds it. With a signer, a
+signed in-toto statement about the image is attached too, with the document as its predicate.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from imagegen.core.git.local import Worktree
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of attached document: its name in messages, its media type, which is the artifact's type too.
+    """A kind of attached document, with its name in messages. Its media type is the artifact's type too.
 
-    `predicate` is the in-toto predicate type under which the document (a JSON object) is signed; None: it is covered
-    by another document, which names its digest.
+    `predicate` is the in-toto predicate type under which the document (a JSON object) is signed. It is None if another
+    document names the digest of this one.
     """
 
     name: str
@@ -35,12 +35,12 @@ class Kind:
 _TYPES = f"{REPOSITORY}/attestations"
 
 LOCK = Kind("lock", "application/vnd.imagegen.lock.v1+toml", None)
-# What a lock gave, in the form of image/layers/image.py: the layers from the bottom up with their keys and descriptors,
-# in another compression too where they were published so, digests of the LOCK document and the image, and of all facts
-# by their keys. A client that trusts its signer need not make these layers.
+# The layers that were built from a lock, in the format of image/layers/image.py. It lists the layers from the bottom up
+# with their keys and descriptors (also of layers that were compressed again), digests of the LOCK document and the
+# image, and of all wheel scans by their keys. A client that trusts its signer need not build these layers.
 LAYERS = Kind("layers", "application/vnd.imagegen.layers.v1+json", f"{_TYPES}/layers/v1")
-# Layers of an image that is not finished, in the form of supply/publish/prebuilt.py: attached to the keys of the
-# layers, digests of their inputs and of no manifest, and as a signed statement alone.
+# Layers of an image that is not finished, in the format of supply/publish/prebuilt.py. The document is only attached as
+# a signed statement. Its subjects are the keys of the layers, which are digests of their inputs.
 PREBUILT = Kind("prebuilt", "application/vnd.imagegen.prebuilt.v1+json", f"{_TYPES}/prebuilt/v1")
 SBOM = Kind("sbom", "application/vnd.cyclonedx+json", "https://cyclonedx.org/bom")
 PROVENANCE = Kind("provenance", "application/vnd.imagegen.provenance.v1+json", "https://slsa.dev/provenance/v1")
@@ -51,19 +51,19 @@ NUMERICS = Kind("numerics", "application/vnd.imagegen.numerics.v1+json", f"{_TYP
 
 KINDS = {kind.name: kind for kind in (LOCK, LAYERS, PREBUILT, SBOM, PROVENANCE, SMOKE, AUDIT, NUMERICS)}
 
-# What an audit knows of each wheel and of the base, so that an empty store need not fetch the wheel to learn it: no
-# document, but an artifact that keeps a blob for each, titled with its key. LAYERS names each, and who wants one asks
-# for it by that digest.
+# The scans of wheels and of the base for the audit, so that a client with an empty store need not fetch the wheels.
+# This is not a document but an artifact with a blob for each scan, whose title is the scan's key. LAYERS names each
+# blob's digest, by which a client fetches it.
 FACTS = "application/vnd.imagegen.facts.v1"
-FACT = "application/vnd.imagegen.fact.v1+zstd"  # media type of one: JSON, compressed
+FACT = "application/vnd.imagegen.fact.v1+zstd"  # media type of a scan, compressed JSON
 
-SIGNATURE = "https://sigstore.dev/cosign/sign/v1"  # predicate type of what `cosign sign` says: "this is mine"
-BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"  # media type of a signed statement, Sigstore's bundle
+SIGNATURE = "https://sigstore.dev/cosign/sign/v1"  # predicate type of statements by `cosign sign`
+BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"  # media type of a Sigstore bundle with a signed statement
 
 
 @dataclass(frozen=True)
 class Document:
-    """A document about an image. `content` is a JSON object where the kind has a predicate type."""
+    """A document about an image. `content` is a JSON object if the kind has a predicate type."""
 
     kind: Kind
     content: bytes
@@ -71,17 +71,17 @@ class Document:
 
 @dataclass(frozen=True)
 class Attached:
-    """A document as a registry has it. `signer` is the project's name of its trusted signer; None without one."""
+    """A document in a registry. `signer` is the project's name of its trusted signer; None without one."""
 
     document: Document
     digest: str  # of the artifact's manifest
     signer: str | None
 
 
-# The origin of a project's files: the repository, the commit, and whether something was changed since.
+# The source of a project: its repository, its commit, and whether files differ from the commit.
 #
-# Nothing that the repository names is run. Source: git-config(1), git-status(1), git-remote(1), git 2.39; URLs
-# of pip's and SPDX's form "git+https://...".
+# Programs that the repository's settings name are not run. Sources: git-config(1), git-status(1), git-remote(1), git
+# 2.39; URLs of pip's and SPDX's form "git+https://...".
 
 _STATUS = ("status", "--porcelain", "--untracked-files=normal", "--ignore-submodules=dirty", "--", ".")
 _SHORT = re.compile(r"(?:[^@/\s]+@)?([^:/\s]+):(?!//)(.+)")  # git@github.com:acme/images.git
@@ -89,17 +89,20 @@ _SHORT = re.compile(r"(?:[^@/\s]+@)?([^:/\s]+):(?!//)(.+)")  # git@github.com:ac
 
 @dataclass(frozen=True)
 class SourceCommit:
-    """The commit of a project. `url` has no credentials, None without a remote; `dirty`: files differ from it."""
+    """The commit of a project.
+
+    `url` has no credentials, None without a remote. `dirty` is true if files differ from it.
+    """
 
     url: str | None
     commit: str  # 40 or 64 hex digits
     dirty: bool
 
 
-def of(project: Path, env: Mapping[str, str], url: str | None = None) -> SourceCommit | None:
-    """Return the commit that a project's directory is at. None without git, or where no repository and no commit is.
+def find_source(project: Path, env: Mapping[str, str], url: str | None = None) -> SourceCommit | None:
+    """Return the commit of a project's directory; None without git, a repository or a commit.
 
-    `url` is the repository's address where publish.yaml's `source` names it. Raises ForeignRepositoryError.
+    `url` is the repository's address from `source` in publish.yaml, if it is set. Raises ForeignRepositoryError.
     """
     tree = local.find(project, env)
     if tree is None:
@@ -118,11 +121,11 @@ def _no_filters(project: Path, tree: Worktree) -> dict[str, str]:
     If such a filter is needed to compare a file with the commit's, the file counts as changed.
     """
     try:
-        named = tree.run(project, ["config", "--null", "--name-only", "--get-regexp", r"^filter\."])
+        filter_names = tree.run(project, ["config", "--null", "--name-only", "--get-regexp", r"^filter\."])
     except command.FailedError:
-        return {}  # there is none
-    drivers = {name.rpartition(".")[0] for name in named.split("\0") if name}
-    # An empty `process` takes the place of `clean`, too.
+        return {}  # no filters are set
+    drivers = {name.rpartition(".")[0] for name in filter_names.split("\0") if name}
+    # An empty `process` overrides `clean`, too.
     return {
         f"{driver}.{key}": value
         for driver in sorted(drivers)
@@ -132,24 +135,22 @@ def _no_filters(project: Path, tree: Worktree) -> dict[str, str]:
 
 def _remote(project: Path, tree: Worktree) -> str | None:
     try:
-        found = tree.run(project, ["config", "--get", "remote.origin.url"]).strip()
+        remote_url = tree.run(project, ["config", "--get", "remote.origin.url"]).strip()
     except (command.FailedError, FetchError):
         return None
-    return public(found)
+    return public_url(remote_url)
 
 
-def public(address: str) -> str | None:
-    """Return a remote's address without user, password and query; None for a directory, which other machines cannot
-    reach.
-    """
+def public_url(address: str) -> str | None:
+    """Return a remote's address without user, password and query; None for a directory of this machine."""
     if "://" not in address:
         short = _SHORT.fullmatch(address)
         return f"ssh://{short[1]}/{short[2].lstrip('/')}" if short else None
     try:
-        parts = urlsplit(address)
-        port = f":{parts.port}" if parts.port else ""
+        url = urlsplit(address)
+        port = f":{url.port}" if url.port else ""
     except ValueError:
         return None
-    if parts.scheme not in ("http", "https", "ssh", "git") or not parts.hostname:
+    if url.scheme not in ("http", "https", "ssh", "git") or not url.hostname:
         return None
-    return f"{parts.scheme}://{parts.hostname}{port}{parts.path}"
+    return f"{url.scheme}://{url.hostname}{port}{url.path}"

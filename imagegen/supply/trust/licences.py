@@ -1,4 +1,4 @@
-"""Licences of packages: as SPDX expressions, as conditions for redistribution, and where they are found.
+"""Find licences of packages, write them as SPDX expressions, and list their conditions for redistribution.
 
 The data are in data/*.yaml, with sources and dates.
 """
@@ -40,20 +40,20 @@ from imagegen.plan.lock.model import LOCAL, Lock, LockedBuild, LockedWheel
 
 @cache
 def data(name: str) -> Any:
-    """A file as it stands. It is shipped: what is wrong with it is a bug."""
+    """Read a shipped data file. It is not validated, because a fault in it is a bug."""
     path = Path(__file__).parent / "data" / f"{name}.yaml"
     return yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader)
 
 
-# From what packages state of their licences to SPDX expressions, where that is sure; else their own words.
+# Convert the licence fields of packages to SPDX expressions if they are unambiguous, else keep their text.
 #
 # Sources: the SPDX specification 2.3, annex D (expressions), PEP 639, Debian's machine-readable copyright format 1.0;
-# the meanings of words stand in data/spdx.yaml. Sure means: stated as such, or by a name that only one licence has,
-# and nothing else that is stated contradicts it.
+# data/spdx.yaml has the meanings of words. A licence is unambiguous if a package states an expression, or a name that
+# only one licence has, and if its other fields do not contradict it.
 
 _LONGEST_NAME = 200  # characters
 _OPERATORS = {"AND", "OR", "WITH"}
-# What may stand above a quoted licence's first words.
+# Lines that may precede the text of a quoted licence.
 _HEADING = re.compile(
     r"(the )?[\w .,()-]{0,40}licen[cs]e[\w .,()-]{0,20}|[-*\s]*(copyright|\(c\)|©).*|all rights reserved\.?"
 )
@@ -64,10 +64,10 @@ _APPENDIX = "appendix: how to apply the apache license to your work."
 
 @dataclass(frozen=True)
 class Terms:
-    """The licence of something: an SPDX expression, or, where none is certain, the stated names.
+    """A licence as an SPDX expression, or the stated names if an expression is not certain.
 
-    `declared`: the package states it in these words. `text` is a whole licence that the first name is of. Without
-    expression and names nothing is known.
+    `declared` is true if the package states it in these words. `text` is the whole licence with the first name. Without
+    expression and names the licence is not known.
     """
 
     expression: str | None = None
@@ -78,74 +78,76 @@ class Terms:
 
 @dataclass(frozen=True)
 class KnownLicences:
-    """The known licences of packages, beside the lock; a missing one is stated as unknown."""
+    """The known licences of packages. A missing licence is reported as unknown."""
 
     wheels: Mapping[str, Licence] = field(default_factory=dict)  # by the wheel's sha256
     debs: Mapping[str, InstalledDeb] = field(default_factory=dict)  # by name, as dpkg has them in the base
     release: OsRelease | None = None  # of the base
 
 
-def of_wheel(stated: Licence) -> Terms:
-    """Return the licence terms of METADATA, by its newest field that has them."""
+def wheel_terms(stated: Licence) -> Terms:
+    """Return the licence terms of METADATA, from its newest field with a licence."""
     if stated.expression:
         valid = _canonical(stated.expression)
         return Terms(valid, () if valid else (stated.expression[:_LONGEST_NAME],), declared=True)
     text = stated.text or ""
-    found = _meaning(text) if text else _only(stated.classifiers)
-    if found and all(_fits(found, classifier) for classifier in stated.classifiers):
-        return Terms(found, declared=found == text)
-    classes = tuple(each.rpartition(" :: ")[2] for each in stated.classifiers)
+    expression = _meaning(text) if text else _only(stated.classifiers)
+    if expression and all(_fits(expression, classifier) for classifier in stated.classifiers):
+        return Terms(expression, declared=expression == text)
+    names = tuple(classifier.rpartition(" :: ")[2] for classifier in stated.classifiers)
     lines = [line for line in text.splitlines() if line]
     if not lines:
-        return Terms(names=classes, declared=True)
-    title, *more = lines
-    if more and classes and _NOTICE.match(title):  # a licence without a title
-        return Terms(names=classes, declared=True, text=text)
-    return Terms(names=(title[:_LONGEST_NAME], *classes), declared=True, text=text if more else None)
+        return Terms(names=names, declared=True)
+    title, *body = lines
+    if body and names and _NOTICE.match(title):  # a licence without a title
+        return Terms(names=names, declared=True, text=text)
+    return Terms(names=(title[:_LONGEST_NAME], *names), declared=True, text=text if body else None)
 
 
-def of_deb(short_names: Iterable[str]) -> Terms:
-    """The licences of a package's files, all of which count."""
+def deb_terms(short_names: Iterable[str]) -> Terms:
+    """Return the terms of a Debian package, which combine the licences of all its files."""
     names = tuple(short_names)
-    parts = [_debian(name) for name in names]
-    if not names or not all(parts):
+    licences = [_debian(name) for name in names]
+    if not names or not all(licences):
         return Terms(names=names, declared=bool(names))
-    found = sorted({part for part in parts if part})
-    return Terms(_canonical(" AND ".join(f"({part})" if " OR " in part and len(found) > 1 else part for part in found)))
+    distinct = sorted({licence for licence in licences if licence})
+    return Terms(
+        _canonical(" AND ".join(f"({part})" if " OR " in part and len(distinct) > 1 else part for part in distinct))
+    )
 
 
 def _canonical(expression: str) -> str | None:
     try:
         return str(canonicalize_license_expression(expression))
-    except (InvalidLicenseExpression, MemoryError, RecursionError):  # packaging has Python's compiler parse it
+    except (InvalidLicenseExpression, MemoryError, RecursionError):  # packaging parses it with Python's compiler
         return None
 
 
 def _meaning(text: str) -> str | None:
-    """The expression that a License field stands for: it is one, a name for one, or a licence as a whole."""
+    """Return the expression for a License field, which has an expression, a name, or the whole text of a licence."""
     if "\n" in text:
-        return _quoted(text)
-    known: str | None = data("spdx")["names"].get(text.lower())
-    return known or _canonical(text)
+        return _match_text(text)
+    named_licence: str | None = data("spdx")["names"].get(text.lower())
+    return named_licence or _canonical(text)
 
 
-def _quoted(text: str) -> str | None:
+def _match_text(text: str) -> str | None:
     flat = " ".join(text.lower().translate(_STRAIGHT).split())
-    for each in data("spdx")["texts"]:
-        start, end = flat.find(each["from"]), flat.find(each["upto"])
+    for entry in data("spdx")["texts"]:
+        start, end = flat.find(entry["from"]), flat.find(entry["upto"])
         if start < 0 or end < start:
             continue
-        end += len(each["upto"])
-        body, rest = flat[start:end], flat[end:].strip()
-        above = text[: _place(text, each["from"])].lower().splitlines()
+        end += len(entry["upto"])
+        body, remainder = flat[start:end], flat[end:].strip()
+        above = text[: _position(text, entry["from"])].lower().splitlines()
         headed = all(_HEADING.fullmatch(line) for raw in above if (line := " ".join(raw.split())))
-        if headed and (not rest or rest.startswith(_APPENDIX)) and _sha256(body) == each["sha256"]:
-            return str(each["is"])
+        if headed and (not remainder or remainder.startswith(_APPENDIX)) and _sha256(body) == entry["sha256"]:
+            return str(entry["is"])
     return None
 
 
-def _place(text: str, words: str) -> int:
-    """Return where words begin, however they are broken into lines."""
+def _position(text: str, words: str) -> int:
+    """Return the position of words in a text with any line breaks."""
     match = re.search(r"\s+".join(map(re.escape, words.split())), text, re.IGNORECASE)
     return match.start() if match else 0
 
@@ -155,7 +157,7 @@ def _sha256(text: str) -> str:
 
 
 def _only(classifiers: tuple[str, ...]) -> str | None:
-    """Return the licence if there is one classifier; several do not say whether all apply or one is to be chosen."""
+    """Return the licence of the only classifier. Several classifiers can mean that all apply, or that one is chosen."""
     ids: list[str] = data("spdx")["classifiers"].get(classifiers[0], []) if len(classifiers) == 1 else []
     return ids[0] if len(ids) == 1 and "*" not in ids[0] else None
 
@@ -164,18 +166,18 @@ def _fits(expression: str, classifier: str) -> bool:
     """Return whether the expression has a licence that the classifier stands for."""
     ids = [word for word in re.findall(r"[\w.+-]+", expression) if word not in _OPERATORS]
     patterns = data("spdx")["classifiers"].get(classifier, ())
-    return any(fnmatchcase(each, pattern) for each in ids for pattern in patterns)
+    return any(fnmatchcase(licence_id, pattern) for licence_id in ids for pattern in patterns)
 
 
 def _debian(name: str) -> str | None:
-    """A short name, or several that are joined in one way; more than that, and commas, are for human readers."""
+    """Return the expression for short names that are joined by "and" or by "or"; None for other texts."""
     words = re.split(r"(?<!\s)\s+(and|or)\s+", name, flags=re.IGNORECASE)
-    joints = {word.upper() for word in words[1::2]}
-    known = [data("spdx")["debian"].get(word.lower(), word) for word in words[::2]]
-    ids = [_canonical(each) if each and " " not in each else None for each in known]
-    if len(joints) > 1 or not all(ids):
+    conjunctions = {word.upper() for word in words[1::2]}
+    licence_names = [data("spdx")["debian"].get(word.lower(), word) for word in words[::2]]
+    ids = [_canonical(name) if name and " " not in name else None for name in licence_names]
+    if len(conjunctions) > 1 or not all(ids):
         return None
-    return f" {joints.pop() if joints else ''} ".join(each for each in ids if each)
+    return f" {conjunctions.pop() if conjunctions else ''} ".join(licence_id for licence_id in ids if licence_id)
 
 
 # Licences that restrict redistribution, reported before an image becomes public.
@@ -188,7 +190,7 @@ _PROPRIETARY = re.compile(r"licenseref|proprietary", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Restriction:
-    """A licence, what it covers in an image ("nvidia-cublas 13.1.0.3"), and its conditions for redistribution."""
+    """A licence, its packages in an image ("nvidia-cublas 13.1.0.3"), and its conditions for redistribution."""
 
     licence: str
     covers: tuple[str, ...]
@@ -200,18 +202,19 @@ class Restriction:
         return f"{self.licence}: {', '.join(self.covers)}{asks}\n    source: {self.source}"
 
 
-def restricted(lock: Lock, known: KnownLicences) -> tuple[Restriction, ...]:
-    """Return the packages under terms that restrict redistribution; empty where none is known."""
-    found = []
+def find_restrictions(lock: Lock, licences: KnownLicences) -> tuple[Restriction, ...]:
+    """Return the licences in a lock that restrict redistribution; empty if none is known."""
+    restrictions = []
     for entry in data("restricted")["licences"]:
         packages = (package for environment in environments(lock) for package in environment.lock.packages)
-        covers = list(dict.fromkeys(f"{each.name} {each.version}" for each in packages if _covers(entry, each)))
+        covered = (package for package in packages if _covers(entry, package))
+        covers = list(dict.fromkeys(f"{package.name} {package.version}" for package in covered))
         if _image(lock) in entry.get("images", ()):
             covers.insert(0, f"base image {lock.base.image}")
         if covers:
             source = f"{entry['source']} ({entry['date']})"
-            found.append(Restriction(entry["title"], tuple(covers), tuple(entry["asks"]), source))
-    return (*found, *_unread(lock, known.wheels))
+            restrictions.append(Restriction(entry["title"], tuple(covers), tuple(entry["asks"]), source))
+    return (*restrictions, *_proprietary(lock, licences.wheels))
 
 
 def _image(lock: Lock) -> str | None:
@@ -220,14 +223,12 @@ def _image(lock: Lock) -> str | None:
 
 def _covers(entry: Mapping[str, Any], package: LockedWheel | LockedBuild) -> bool:
     versions = SpecifierSet(entry.get("versions", ""))
-    named = any(re.fullmatch(pattern, package.name) for pattern in entry.get("packages", ()))
-    return named and versions.contains(package.version.partition("+")[0], prereleases=True)
+    has_name = any(re.fullmatch(pattern, package.name) for pattern in entry.get("packages", ()))
+    return has_name and versions.contains(package.version.partition("+")[0], prereleases=True)
 
 
-def _unread(lock: Lock, stated: Mapping[str, Licence]) -> Iterator[Restriction]:
-    """Yield restrictions of packages that call themselves proprietary and are not in the data: each may have other
-    terms.
-    """
+def _proprietary(lock: Lock, stated: Mapping[str, Licence]) -> Iterator[Restriction]:
+    """Yield restrictions of proprietary packages that the data does not list, since their terms are not known."""
     entries = [*data("restricted")["licences"], *data("restricted")["open"]]
     for wheel in distinct_wheels(lock):
         words = list(_words(stated.get(wheel.file.sha256, Licence())))
@@ -237,41 +238,45 @@ def _unread(lock: Lock, stated: Mapping[str, Licence]) -> Iterator[Restriction]:
 
 
 def _words(licence: Licence) -> Iterable[str]:
-    terms = of_wheel(licence)
+    terms = wheel_terms(licence)
     return (terms.expression,) if terms.expression else terms.names
 
 
-# Look up the licences of all packages of a lock: from scans of layers and audits, else from the index.
+# Look up the licences of all packages of a lock in scans of layers and audits, else on the index.
 #
-# For a wheel that this store has never read, the index may give the metadata without the wheel (PEP 658, or ranges of
-# the archive). It is not verified, so only metadata of the very file that the lock pins is used.
+# For a wheel that this store has not scanned, the index may give the metadata without the wheel (PEP 658, or ranges of
+# the archive). It is not verified, so it is only used for the file that the lock pins.
 
 _LICENCES = Cache("licence", Licence)
 _THREADS = 8
 
 
 def read_known_licences(lock: Lock, context: Context) -> KnownLicences:
-    """Return the licences that the store and the indexes know; unknown ones are missing. No wheel is fetched."""
-    known = with_system(lock, stored_licences([lock], context.store), context.store)
-    missing = [wheel for wheel in distinct_wheels(lock) if wheel.file.sha256 not in known.wheels and _is_served(wheel)]
+    """Return the licences in the store and on the indexes; unknown ones are missing. Wheels are not fetched."""
+    licences = with_system(lock, stored_licences([lock], context.store), context.store)
+    missing = [
+        wheel for wheel in distinct_wheels(lock) if wheel.file.sha256 not in licences.wheels and _is_served(wheel)
+    ]
     if not missing:
-        return known
+        return licences
     with timed(context.progress, f"asking indexes for the licences of {counted(len(missing), 'wheel')}"):
-        return replace(known, wheels={**known.wheels, **_asked(missing, context.store, context.settings)})
+        return replace(
+            licences, wheels={**licences.wheels, **_fetch_licences(missing, context.store, context.settings)}
+        )
 
 
 def stored_licences(locks: Iterable[Lock], store: Store) -> dict[str, Licence]:
-    """Return the licences of wheels that the store knows, from scans or from an index, by the wheel's sha256."""
+    """Return the licences of wheels in the store, which come from scans or from an index, by the wheel's sha256."""
     wheels = {(wheel.file.sha256, lock.python): wheel for lock in locks for wheel in distinct_wheels(lock)}
-    found: dict[str, Licence] = {}
-    for (sha256, python), wheel in wheels.items():  # scanned perhaps for one of several Pythons alone
-        if sha256 not in found and (licence := _recorded(wheel, python, store)):
-            found[sha256] = licence
-    return found
+    licences: dict[str, Licence] = {}
+    for (sha256, python), wheel in wheels.items():  # a wheel may be scanned for only one of several Pythons
+        if sha256 not in licences and (licence := _recorded(wheel, python, store)):
+            licences[sha256] = licence
+    return licences
 
 
 def with_system(lock: Lock, wheels: Mapping[str, Licence], store: Store) -> KnownLicences:
-    """Return the licences of wheels, with those of the lock's base that the store knows."""
+    """Return the licences of wheels together with the base's licences in the store."""
     system = known_system(lock, store)
     return KnownLicences(wheels, system.debs, system.release) if system else KnownLicences(wheels)
 
@@ -286,21 +291,21 @@ def _is_served(wheel: LockedWheel) -> bool:
     return not (wheel.sdist or wheel.original or wheel.build or wheel.file.index == LOCAL)
 
 
-def _asked(wheels: Iterable[LockedWheel], store: Store, settings: Settings) -> dict[str, Licence]:
+def _fetch_licences(wheels: Iterable[LockedWheel], store: Store, settings: Settings) -> dict[str, Licence]:
     with Client(settings).impatient() as client, ThreadPoolExecutor(_THREADS, thread_name_prefix="licences") as pool:
-        answers = pool.map(lambda wheel: (wheel, _said(wheel, client, settings)), wheels)
-        found = {wheel: licence for wheel, licence in answers if licence}
-    for wheel, licence in found.items():
+        answers = pool.map(lambda wheel: (wheel, _fetch_licence(wheel, client, settings)), wheels)
+        fetched = {wheel: licence for wheel, licence in answers if licence}
+    for wheel, licence in fetched.items():
         _LICENCES.put(store, wheel.file.digest, licence)
-    return {wheel.file.sha256: licence for wheel, licence in found.items()}
+    return {wheel.file.sha256: licence for wheel, licence in fetched.items()}
 
 
-def _said(wheel: LockedWheel, client: Client, settings: Settings) -> Licence | None:
-    """Return the index's metadata of the wheel; None if no index can be reached, or none has the file."""
+def _fetch_licence(wheel: LockedWheel, client: Client, settings: Settings) -> Licence | None:
+    """Return the licence in the index's metadata; None if the index cannot be reached or does not have the file."""
     url = package_index.url_of(wheel.file.index, settings)
     try:
         links = package_index.project(client, url, wheel.name) if url else []
-        link = next((each for each in links if each.sha256 == wheel.file.sha256), None)
+        link = next((item for item in links if item.sha256 == wheel.file.sha256), None)
         raw = wheel_metadata.read(client, link) if link else None
     except FetchError:
         return None

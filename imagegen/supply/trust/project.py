@@ -1,6 +1,6 @@
-"""publish.yaml of a project: where its images go, where its locks come from, and which signers it trusts.
+"""Read publish.yaml, with a project's registry, the repository of its locks, and its trusted signers.
 
-All of it decides what is done with an image, and nothing of it the image's bytes.
+Its fields decide how images are published and verified; they do not change an image's bytes.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Key:
 
 @dataclass(frozen=True)
 class Identity:
-    """An identity that may sign without a key: the certificate's issuer and subject, as Fulcio writes them.
+    """An identity that may sign without a key, with the certificate's issuer and subject as Fulcio writes them.
 
-    `trust_root` is a Sigstore ClientTrustConfig (JSON) that names the services and their keys; None: the public ones.
+    `trust_root` is a Sigstore ClientTrustConfig (JSON) with the services and their keys; None for the public services.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Project:
-    """The content of publish.yaml; without the file, no repository and no trusted signer."""
+    """The content of publish.yaml. Without the file, it has no repository and no trusted signer."""
 
     to: str | None = None  # "ghcr.io/acme/rl": images go to repositories below it
     source: str | None = None  # address of the repository that holds the locks
@@ -57,14 +57,14 @@ class Project:
 def load(directory: Path) -> Project:
     """Read publish.yaml of a project; without the file, all fields are empty. Raises MatrixErrors with all faults.
 
-    Raises MatrixError for a publish.yml and a dangling link, because ignoring them would disable verification, and for
-    a file outside of the project.
+    Raises MatrixError for a publish.yml and a dangling link, because ignoring them would disable verification, and
+    for a file outside of the project.
     """
     path, misspelt = directory / FILE, directory / _MISSPELT
     if os.path.lexists(misspelt):
         fix = f"rename it to {FILE}"
         raise MatrixError(
-            "the file has another name than the one that is read",
+            "the file name is wrong, so the file would not be read",
             code="matrix-wrong-file-name",
             where=str(misspelt),
             fix=fix,
@@ -76,7 +76,11 @@ def load(directory: Path) -> Project:
             return Project()
         fix = "correct the link, or remove it"
         raise MatrixError(
-            "the link leads to no file", code="matrix-unreadable", where=str(path), why=f"to {path.readlink()}", fix=fix
+            "the target of the link does not exist",
+            code="matrix-unreadable",
+            where=str(path),
+            why=f"to {path.readlink()}",
+            fix=fix,
         ) from error
     except OSError as error:
         raise MatrixError(
@@ -91,9 +95,9 @@ def load(directory: Path) -> Project:
 
     def file(path: str, *keys: str) -> Path:
         if not data.is_within(directory / path, directory):
-            what, fix = f"{path} cannot be read", "copy the file into the project"
+            summary, fix = f"{path} cannot be read", "copy the file into the project"
             where = document.where(("publish", *keys))
-            raise MatrixError(what, code="matrix-unreadable", where=where, why=data.OUTSIDE, fix=fix)
+            raise MatrixError(summary, code="matrix-unreadable", where=where, why=data.OUTSIDE, fix=fix)
         return directory / path
 
     return Project(
@@ -101,9 +105,11 @@ def load(directory: Path) -> Project:
         read.publish.source,
         tuple(Key(name, file(path, "keys", name)) for name, path in read.publish.keys.items()),
         tuple(
-            Identity(name, each.issuer, each.subject, file(root, "identities", name, "trust_root") if root else None)
-            for name, each in read.publish.identities.items()
-            for root in [each.trust_root]
+            Identity(
+                name, identity.issuer, identity.subject, file(root, "identities", name, "trust_root") if root else None
+            )
+            for name, identity in read.publish.identities.items()
+            for root in [identity.trust_root]
         ),
     )
 

@@ -1,4 +1,4 @@
-"""The build record of an image: SLSA provenance, the predicate of an in-toto statement about its manifest.
+"""Write SLSA provenance, the predicate of an in-toto statement about an image's manifest.
 
 A pure function of the lock, its origin, and the builder. Sources: SLSA provenance v1
 (https://slsa.dev/spec/v1.0/provenance), in-toto attestation framework v1, ResourceDescriptor; GitHub Actions, "Default
@@ -22,21 +22,21 @@ from imagegen.plan.lock.model import Lock, LockedBuild, LockedFile, LockedGit, L
 from imagegen.supply.trust import sbom
 from imagegen.supply.trust.documents import SourceCommit
 
-BUILD_TYPE = f"{REPOSITORY}/attestations/build/v1"  # an image from a lock: what `externalParameters` then holds
+BUILD_TYPE = f"{REPOSITORY}/attestations/build/v1"  # builds an image from a lock; it defines `externalParameters`
 _LOCAL = f"{REPOSITORY}/attestations/builder/local"
 _GITHUB = ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_WORKFLOW_REF", "GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT")
 
 
 @dataclass(frozen=True)
 class Builder:
-    """The builder: `id` is the platform that is trusted to name it, `run` the address of this run, where it has one."""
+    """The builder. `id` names the trusted platform, `run` is the address of this run if it has one."""
 
     id: str
     run: str | None = None
 
 
-def builder(env: Mapping[str, str]) -> Builder:
-    """Return the builder: the GitHub Actions workflow of this run, else imagegen on a local machine."""
+def find_builder(env: Mapping[str, str]) -> Builder:
+    """Return the GitHub Actions workflow of this run, else imagegen on a local machine."""
     server, repository, workflow, run, attempt = (env.get(name, "") for name in _GITHUB)
     if env.get("GITHUB_ACTIONS") != "true" or not (server and repository and workflow):
         return Builder(_LOCAL)
@@ -46,9 +46,9 @@ def builder(env: Mapping[str, str]) -> Builder:
     )
 
 
-def provenance(lock: Lock, document: bytes, source: SourceCommit | None, who: Builder) -> bytes:
-    """The predicate. `document` is the lock as it is attached, whose digest is named."""
-    metadata = {"invocationId": who.run} if who.run else {}
+def provenance(lock: Lock, document: bytes, source: SourceCommit | None, builder: Builder) -> bytes:
+    """Return the predicate. `document` is the attached lock file, whose digest it names."""
+    metadata = {"invocationId": builder.run} if builder.run else {}
     predicate = {
         "buildDefinition": {
             "buildType": BUILD_TYPE,
@@ -62,7 +62,7 @@ def provenance(lock: Lock, document: bytes, source: SourceCommit | None, who: Bu
             "resolvedDependencies": list(_dependencies(lock, source)),
         },
         "runDetails": {
-            "builder": {"id": who.id, "version": {"imagegen": __version__}},
+            "builder": {"id": builder.id, "version": {"imagegen": __version__}},
             "metadata": metadata,
         },
     }
@@ -74,7 +74,7 @@ def _source(source: SourceCommit) -> dict[str, Any]:
 
 
 def _dependencies(lock: Lock, source: SourceCommit | None) -> Iterator[dict[str, Any]]:
-    """Return all inputs of the image, and of its builds; each once, the repository of the lock first."""
+    """Yield each input of the image and of its builds once, beginning with the repository of the lock."""
     if source:
         yield {
             "name": "source",
@@ -92,17 +92,17 @@ def _dependencies(lock: Lock, source: SourceCommit | None) -> Iterator[dict[str,
         yield {"uri": sbom.deb(deb, base.suite), "digest": {"sha256": deb.sha256}}
     seen = set()
     locks = [environment.lock for environment in environments(lock)]
-    wheels = (wheel for each in locks for wheel in _of_wheels(each.wheels))
-    compiled = (found for each in locks for build in each.builds for found in _of_build(build))
-    for found in (*wheels, *compiled):
-        if (key := json.dumps(found, sort_keys=True)) not in seen:
+    wheels = (wheel for part in locks for wheel in _wheel_inputs(part.wheels))
+    sources = (source_file for part in locks for build in part.builds for source_file in _build_inputs(build))
+    for dependency in (*wheels, *sources):
+        if (key := json.dumps(dependency, sort_keys=True)) not in seen:
             seen.add(key)
-            yield found
+            yield dependency
 
 
-def _of_wheels(wheels: Iterable[LockedWheel]) -> Iterator[dict[str, Any]]:
+def _wheel_inputs(wheels: Iterable[LockedWheel]) -> Iterator[dict[str, Any]]:
     for wheel in wheels:
-        if wheel.build:  # it is made here, of what its build names
+        if wheel.build:  # the inputs of its build are listed instead
             continue
         if wheel.sdist is None:
             yield _file(wheel.name, wheel.version, wheel.fetched)
@@ -113,10 +113,10 @@ def _of_wheels(wheels: Iterable[LockedWheel]) -> Iterator[dict[str, Any]]:
             yield _git(wheel.name, wheel.version, wheel.sdist.git)
         else:
             yield _file(wheel.name, wheel.version, wheel.sdist.file)
-        yield from _of_wheels(wheel.sdist.build_requires)
+        yield from _wheel_inputs(wheel.sdist.build_requires)
 
 
-def _of_build(build: LockedBuild) -> Iterator[dict[str, Any]]:
+def _build_inputs(build: LockedBuild) -> Iterator[dict[str, Any]]:
     if build.git:
         yield _git(build.name, build.version, build.git)
     else:
@@ -129,14 +129,14 @@ def _of_build(build: LockedBuild) -> Iterator[dict[str, Any]]:
         }
     for patch in build.patches:
         yield {"name": f"{build.name}: {patch.filename}", "digest": {"sha256": patch.sha256}}
-    yield from _of_wheels(build.build_requires)
+    yield from _wheel_inputs(build.build_requires)
 
 
 def _file(name: str, version: str, file: LockedFile) -> dict[str, Any]:
-    found: dict[str, Any] = {"uri": sbom.pypi(name, version, file), "digest": {"sha256": file.sha256}}
+    entry: dict[str, Any] = {"uri": sbom.pypi(name, version, file), "digest": {"sha256": file.sha256}}
     if file.url:
-        found["downloadLocation"] = redact(file.url)
-    return found
+        entry["downloadLocation"] = redact(file.url)
+    return entry
 
 
 def _git(name: str, version: str, git: LockedGit) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The bill of materials of an image, as CycloneDX, and the package URLs in it.
+"""Write the bill of materials of an image as CycloneDX, with package URLs.
 
 Sources: ECMA-424, CycloneDX 1.6; ECMA-427, Package-URL, and its registered types.
 """
@@ -29,28 +29,28 @@ from imagegen.plan.lock.model import (
     WheelPatch,
     title,
 )
-from imagegen.supply.trust.licences import KnownLicences, Terms, data, of_deb, of_wheel
+from imagegen.supply.trust.licences import KnownLicences, Terms, data, deb_terms, wheel_terms
 
-_PLAIN = ".-_~:"  # beside letters and digits, what is never percent-encoded
+_PLAIN = ".-_~:"  # never percent-encoded, as letters and digits
 
 
 def pypi(name: str, version: str, file: LockedFile | None) -> str:
     """Return the purl of a wheel, a source distribution, or a release; `name` is normalised as PyPI does.
 
-    A package of the project is generic: one of this name on PyPI, with its vulnerabilities, is another's.
+    A package of the project is generic, because a package of this name on PyPI has other vulnerabilities.
     """
     kind = "generic" if file and file.index == LOCAL else "pypi"
     return _purl(kind, name, version, {"file_name": file.filename if file else None})
 
 
 def deb(package: LockedDeb, suite: str | None) -> str:
-    """Return the purl of a .deb of Debian's archive, or of Ubuntu's; other archives are for one of the two."""
+    """Return the purl of a .deb in an archive for Debian or Ubuntu."""
     vendor = "ubuntu" if package.archive == "ubuntu" else "debian"
     return _purl(f"deb/{vendor}", package.name, package.version, {"arch": package.architecture, "distro": suite})
 
 
 def deb_of(release: OsRelease | None, name: str, package: InstalledDeb) -> str:
-    """Return the purl of a package that dpkg lists; the system's release names the distribution."""
+    """Return the purl of a package that dpkg lists; `release` names the distribution."""
     vendor, codename = (release.id, release.codename) if release else ("debian", "")
     return _purl(
         f"deb/{quote(vendor, _PLAIN)}", name, package.version, {"arch": package.architecture, "distro": codename}
@@ -58,12 +58,10 @@ def deb_of(release: OsRelease | None, name: str, package: InstalledDeb) -> str:
 
 
 def oci(repository: str, digest: str, platform: str) -> str:
-    """Return the purl of an image by its digest; `repository` is its name with registry and path, or its last part
-    alone.
-    """
-    place, _, name = repository.rpartition("/")
+    """Return the purl of an image by its digest; `repository` is its name, with or without registry and path."""
+    prefix, _, name = repository.rpartition("/")
     architecture = platform.rpartition("/")[2]
-    return _purl("oci", name.lower(), digest, {"arch": architecture, "repository_url": repository if place else None})
+    return _purl("oci", name.lower(), digest, {"arch": architecture, "repository_url": repository if prefix else None})
 
 
 def git(name: str, version: str, url: str, commit: str) -> str:
@@ -77,31 +75,31 @@ def generic(name: str, version: str, url: str, sha256: str) -> str:
 
 
 def _purl(kind: str, name: str, version: str, qualifiers: Mapping[str, str | None]) -> str:
-    said = "&".join(f"{key}={quote(value, _PLAIN + '/')}" for key, value in sorted(qualifiers.items()) if value)
-    return f"pkg:{kind}/{quote(name, _PLAIN)}@{quote(version, _PLAIN)}" + (f"?{said}" if said else "")
+    query = "&".join(f"{key}={quote(value, _PLAIN + '/')}" for key, value in sorted(qualifiers.items()) if value)
+    return f"pkg:{kind}/{quote(name, _PLAIN)}@{quote(version, _PLAIN)}" + (f"?{query}" if query else "")
 
 
-# The bill of materials: every wheel, Debian package and source of an image, with hashes and licences, as CycloneDX.
+# The bill of materials has each wheel, Debian package and source of an image with hashes and licences.
 #
-# A pure function of the lock, the image's digest, and the known licences of its packages: no clock, nothing random, and
-# no version of imagegen, so that it is reproducible. Source: CycloneDX 1.6, ECMA-424.
+# It is a pure function of the lock, the image's digest, and the known licences of its packages. It has no time, no
+# random value and no version of imagegen, so that it is reproducible. Source: CycloneDX 1.6, ECMA-424.
 
-_NAMESPACE = uuid.UUID("b3a1b9b6-70a6-5f37-9a7c-1c4f3d3b2f0e")  # of these documents alone
-_OWN = "imagegen:"  # properties that are ours; CycloneDX leaves their names to who writes them
+_NAMESPACE = uuid.UUID("b3a1b9b6-70a6-5f37-9a7c-1c4f3d3b2f0e")  # only of these documents
+_PREFIX = "imagegen:"  # of the names of properties, which CycloneDX does not define
 
 Component = dict[str, Any]
 
 
-def sbom(lock: Lock, digest: str, known: KnownLicences) -> bytes:
-    """The document about the image with this manifest digest, which the lock gave. Equal arguments, equal bytes."""
+def sbom(lock: Lock, digest: str, licences: KnownLicences) -> bytes:
+    """Return the document for the lock's image with this manifest digest. Equal arguments give equal bytes."""
     root = _image(lock, digest)
-    base = _base(lock, known.release)
-    debs = _debs(lock, known)
-    stacks = list(_stacks(lock, known))
-    packages = {_ref(each): each for _, stack in stacks for each in stack.values()}
+    base = _base(lock, licences.release)
+    debs = _debs(lock, licences)
+    stacks = list(_stacks(lock, licences))
+    packages = {_ref(package): package for _, stack in stacks for package in stack.values()}
     support = _support(lock)
-    own = [base, *_interpreter(lock), support, *_copies(lock)]
-    components = [*own, *debs, *packages.values()]
+    upper = [base, *_interpreter(lock), support, *_copies(lock)]
+    components = [*upper, *debs, *packages.values()]
     document = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
@@ -114,29 +112,29 @@ def sbom(lock: Lock, digest: str, known: KnownLicences) -> bytes:
             "tools": {"components": [{"type": "application", "name": "imagegen"}]},
             "component": root,
         },
-        "components": sorted(components, key=lambda each: str(each["bom-ref"])),
-        "dependencies": _dependencies(stacks, _ref(root), [_ref(each) for each in own], map(_ref, debs)),
+        "components": sorted(components, key=lambda component: str(component["bom-ref"])),
+        "dependencies": _dependencies(stacks, _ref(root), [_ref(component) for component in upper], map(_ref, debs)),
     }
     return (json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
-def _stacks(lock: Lock, known: KnownLicences) -> Iterator[tuple[Lock, dict[str, Component]]]:
+def _stacks(lock: Lock, licences: KnownLicences) -> Iterator[tuple[Lock, dict[str, Component]]]:
     """Yield the lock of each environment with its distributions, by name.
 
-    Where there are several environments, one that some of them share is one component, which names them. Two with one
-    package URL and other bytes, as a patched wheel and its original, have references of their own.
+    If several environments share a distribution, it is one component that names them. Components with one package URL
+    and other bytes, such as a patched wheel and its original, have different references.
     """
-    found: dict[str, Component] = {}
+    shared: dict[str, Component] = {}
     for environment in environments(lock):
-        stack = {package.name: _package(environment.lock, package, known) for package in environment.lock.packages}
+        stack = {package.name: _package(environment.lock, package, licences) for package in environment.lock.packages}
         for name, component in stack.items():
             if environment.name:
-                there = found.get(_ref(component), component)
-                if there.get("hashes") != component.get("hashes"):
-                    there = component | {"bom-ref": f"{_ref(component)}#{environment.name}"}
-                property_ = {"name": f"{_OWN}environment", "value": environment.name}
-                stack[name] = there | {"properties": [*there.get("properties", ()), property_]}
-                found[_ref(stack[name])] = stack[name]
+                shared_component = shared.get(_ref(component), component)
+                if shared_component.get("hashes") != component.get("hashes"):
+                    shared_component = component | {"bom-ref": f"{_ref(component)}#{environment.name}"}
+                property_ = {"name": f"{_PREFIX}environment", "value": environment.name}
+                stack[name] = shared_component | {"properties": [*shared_component.get("properties", ()), property_]}
+                shared[_ref(stack[name])] = stack[name]
         yield environment.lock, stack
 
 
@@ -162,13 +160,13 @@ def _image(lock: Lock, digest: str) -> Component:
             },
             **{f"axis:{name}": value for name, value in lock.axes.items()},
             **{f"override:{override.package}": f"{override}: {override.reason}" for override in lock.overrides},
-            **{f"ldconfig:{each.path}": each.because for each in lock.ldconfig},
+            **{f"ldconfig:{directory.path}": directory.because for directory in lock.ldconfig},
         },
     )
 
 
 def _base(lock: Lock, release: OsRelease | None) -> Component:
-    """The operating system, or the image that brings it."""
+    """Return the operating system, or the base image that has it."""
     base = lock.base
     if base.content and base.image:
         ref = oci(registry.parse(base.image).name, base.content.digest, lock.platform)
@@ -183,8 +181,8 @@ def _base(lock: Lock, release: OsRelease | None) -> Component:
         )
     number = data("debian")["releases"].get(base.suite, base.suite)
     archives = {f"archive:{name}": date for name, date in base.archives.items()}
-    found = _component("operating-system", "debian", number, None, properties={"suite": base.suite, **archives})
-    return {**found, "bom-ref": f"base:{base.name}"}
+    component = _component("operating-system", "debian", number, None, properties={"suite": base.suite, **archives})
+    return {**component, "bom-ref": f"base:{base.name}"}
 
 
 def _interpreter(lock: Lock) -> list[Component]:
@@ -209,15 +207,15 @@ def _interpreter(lock: Lock) -> list[Component]:
 
 
 def _support(lock: Lock) -> Component:
-    """The programs that imagegen itself puts into an image: the entrypoint and the doctor."""
+    """Return the programs that imagegen adds to an image, which are the entrypoint and the doctor."""
     version = lock.inputs.get("preflight", "")[:12]
     licence = Terms("Apache-2.0", declared=True)
-    found = _component("application", "imagegen-preflight", version, None, licences=licence)
-    return {**found, "bom-ref": "imagegen-preflight"}
+    component = _component("application", "imagegen-preflight", version, None, licences=licence)
+    return {**component, "bom-ref": "imagegen-preflight"}
 
 
 def _copies(lock: Lock) -> list[Component]:
-    """Return the files of the project that the image holds."""
+    """Return the files of the project in the image."""
     return [
         {
             **_component(
@@ -235,40 +233,40 @@ def _copies(lock: Lock) -> list[Component]:
     ]
 
 
-def _debs(lock: Lock, known: KnownLicences) -> list[Component]:
-    """The Debian packages: those of the lock; of a registry's image, those that dpkg has in the tree besides."""
-    locked = [_locked_deb(each, lock.base.suite, known.debs.get(each.name)) for each in lock.debs]
+def _debs(lock: Lock, licences: KnownLicences) -> list[Component]:
+    """Return the Debian packages of the lock, and of a registry base the other packages in dpkg's database."""
+    locked = [_locked_deb(package, lock.base.suite, licences.debs.get(package.name)) for package in lock.debs]
     if lock.base.debs:
         return locked
-    names = {each.name for each in lock.debs}
+    names = {package.name for package in lock.debs}
     return locked + [
         _component(
             "library",
             name,
-            each.version,
-            deb_of(known.release, name, each),
-            licences=_deb_terms(each),
-            properties={"source-package": f"{each.source} {each.source_version}"},
+            installed.version,
+            deb_of(licences.release, name, installed),
+            licences=_deb_terms(installed),
+            properties={"source-package": f"{installed.source} {installed.source_version}"},
         )
-        for name, each in known.debs.items()
+        for name, installed in licences.debs.items()
         if name not in names
     ]
 
 
 def _locked_deb(package: LockedDeb, suite: str | None, installed: InstalledDeb | None) -> Component:
-    there = installed if installed and installed.version == package.version else None
+    matching = installed if installed and installed.version == package.version else None
     return _component(
         "library",
         package.name,
         package.version,
         deb(package, suite),
         sha256=package.sha256,
-        licences=_deb_terms(there),
+        licences=_deb_terms(matching),
         properties={
             "size": str(package.size),
             "archive": package.archive,
             "path": package.path,
-            "source-package": f"{there.source} {there.source_version}" if there else None,
+            "source-package": f"{matching.source} {matching.source_version}" if matching else None,
         },
     )
 
@@ -278,52 +276,52 @@ def _deb_terms(package: InstalledDeb | None) -> Terms | str:
         return "the base was not looked at"
     if package.licences is None:
         return "it has no copyright file"
-    return of_deb(package.licences) if package.licences else "its copyright file is not machine-readable"
+    return deb_terms(package.licences) if package.licences else "its copyright file is not machine-readable"
 
 
-def _package(lock: Lock, package: LockedWheel | LockedBuild, known: KnownLicences) -> Component:
-    """Return one distribution of the stack; a compiled one with its sources, and with its wheel if it was built."""
+def _package(lock: Lock, package: LockedWheel | LockedBuild, licences: KnownLicences) -> Component:
+    """Return a distribution. A compiled one has its sources, and its wheel if it was built."""
     wheel = package if isinstance(package, LockedWheel) else _built(lock, package)
-    stated = known.wheels.get(wheel.file.sha256) if wheel else None
+    stated = licences.wheels.get(wheel.file.sha256) if wheel else None
     unknown = "the wheel was not scanned" if stated is None else "its metadata states none"
-    terms = of_wheel(stated) if stated else Terms()
-    named: Terms | str = terms if terms.expression or terms.names else unknown
+    terms = wheel_terms(stated) if stated else Terms()
+    licence: Terms | str = terms if terms.expression or terms.names else unknown
     build = package if isinstance(package, LockedBuild) else None
     file = wheel.file if wheel else None
-    found = _component(
+    component = _component(
         "library",
         package.name,
         package.version,
         pypi(package.name, package.version, wheel.fetched if wheel else None),
         sha256=file.sha256 if file else None,
-        licences=named,
+        licences=licence,
         properties={
             "size": str(file.size) if file else None,
             "index": wheel.fetched.index
             if wheel and not (wheel.sdist or build)
-            else None,  # none serves what is made here
+            else None,  # no index has a compiled wheel
             "because": package.because,
             "choice": package.choice,
             "build-key": build.key if build else None,
         },
     )
     if wheel and (url := wheel.fetched.url):
-        found["externalReferences"] = [{"type": "distribution", "url": redact(url)}]
+        component["externalReferences"] = [{"type": "distribution", "url": redact(url)}]
     if build:
-        found["pedigree"] = _pedigree(build, build.source, build.git, build.submodules, build.patches)
+        component["pedigree"] = _pedigree(build, build.source, build.git, build.submodules, build.patches)
     elif wheel and wheel.original:
-        found["pedigree"] = _pedigree(wheel, wheel.original, None) | {
+        component["pedigree"] = _pedigree(wheel, wheel.original, None) | {
             "patches": [_patch(patch) for patch in wheel.patches]
         }
     elif wheel and wheel.sdist:
-        found["pedigree"] = _pedigree(wheel, wheel.sdist.file, wheel.sdist.git)
-    return found
+        component["pedigree"] = _pedigree(wheel, wheel.sdist.file, wheel.sdist.git)
+    return component
 
 
 def _patch(patch: WheelPatch) -> Component:
-    found: Component = {"type": "unofficial", "diff": {"url": f"{patch.path}#sha256={patch.sha256}"}}
+    entry: Component = {"type": "unofficial", "diff": {"url": f"{patch.path}#sha256={patch.sha256}"}}
     reference = {"source": {"url": patch.source}} if patch.source else {}
-    return found | {"resolves": [{"type": "defect", "description": patch.because, **reference}]}
+    return entry | {"resolves": [{"type": "defect", "description": patch.because, **reference}]}
 
 
 def _built(lock: Lock, build: LockedBuild) -> LockedWheel | None:
@@ -339,35 +337,35 @@ def _pedigree(
 ) -> Component:
     """Return the sources of a package: an sdist or a commit with its submodules, and the patches on top."""
     if git:
-        own = _commit(package.name, package.version, git.url, git.commit, git.tree, source.sha256)
+        origin = _commit(package.name, package.version, git.url, git.commit, git.tree, source.sha256)
     else:
-        own = _component("library", package.name, package.version, pypi(package.name, package.version, source))
-        own["hashes"] = [{"alg": "SHA-256", "content": source.sha256}]
-        own["bom-ref"] = f"source:{_ref(own)}"
+        origin = _component("library", package.name, package.version, pypi(package.name, package.version, source))
+        origin["hashes"] = [{"alg": "SHA-256", "content": source.sha256}]
+        origin["bom-ref"] = f"source:{_ref(origin)}"
     modules = [
         _commit(submodule.path, submodule.commit, submodule.url, submodule.commit, submodule.tree, None)
         for submodule in submodules
     ]
-    found: Component = {"ancestors": [own, *modules]}
+    pedigree: Component = {"ancestors": [origin, *modules]}
     if git:
-        found["commits"] = [{"uid": git.commit, "url": redact(git.url)}]
-    if there := [
+        pedigree["commits"] = [{"uid": git.commit, "url": redact(git.url)}]
+    if patch_entries := [
         {"type": "unofficial", "diff": {"url": f"wheels/patches/{patch.filename}#sha256={patch.sha256}"}}
         for patch in patches
     ]:
-        found["patches"] = there
-    return found
+        pedigree["patches"] = patch_entries
+    return pedigree
 
 
 def _commit(name: str, version: str, url: str, commit: str, tree: str, sha256: str | None) -> Component:
-    """A commit's tree; `sha256` is of the archive that is packed of it."""
+    """Return a commit's tree; `sha256` is the hash of its archive."""
     ref = git(name.replace("/", "-"), version, redact(url), commit)
-    found = _component(
+    component = _component(
         "library", name, version, ref, sha256=sha256, properties={"git-commit": commit, "git-tree": tree}
     )
-    found["bom-ref"] = f"source:{ref}"
-    found["externalReferences"] = [{"type": "vcs", "url": redact(url)}]
-    return found
+    component["bom-ref"] = f"source:{ref}"
+    component["externalReferences"] = [{"type": "vcs", "url": redact(url)}]
+    return component
 
 
 def _component(
@@ -381,11 +379,11 @@ def _component(
     licences: Terms | str | None = None,
     properties: Mapping[str, str | None] | None = None,
 ) -> Component:
-    """A component; `ref` is its package URL, `licences` a sentence where they are unknown."""
+    """Return a component. `ref` is its package URL; `licences` is a sentence if they are unknown."""
     values = dict(properties or {})
     if isinstance(licences, str):
         values["licence"] = f"unknown: {licences}"
-    found: Component = {
+    component: Component = {
         "type": kind,
         "bom-ref": ref,
         "name": name,
@@ -394,32 +392,36 @@ def _component(
         "description": description,
         "hashes": [{"alg": "SHA-256", "content": sha256}] if sha256 else None,
         "licenses": _licences(licences) if isinstance(licences, Terms) else None,
-        "properties": [{"name": _OWN + key, "value": value} for key, value in sorted(values.items()) if value] or None,
+        "properties": [{"name": _PREFIX + key, "value": value} for key, value in sorted(values.items()) if value]
+        or None,
     }
-    return {key: value for key, value in found.items() if value}
+    return {key: value for key, value in component.items() if value}
 
 
 def _licences(terms: Terms) -> list[Component]:
     how = "declared" if terms.declared else "concluded"
     if terms.expression:
         return [{"expression": terms.expression, "acknowledgement": how}]
-    named: list[Component] = [{"license": {"name": name, "acknowledgement": how}} for name in terms.names]
+    names: list[Component] = [{"license": {"name": name, "acknowledgement": how}} for name in terms.names]
     if terms.text:
-        named[0]["license"]["text"] = {"contentType": "text/plain", "content": terms.text}
-    return named
+        names[0]["license"]["text"] = {"contentType": "text/plain", "content": terms.text}
+    return names
 
 
 def _dependencies(
-    stacks: Sequence[tuple[Lock, Mapping[str, Component]]], root: str, own: Sequence[str], debs: Iterable[str]
+    stacks: Sequence[tuple[Lock, Mapping[str, Component]]], root: str, direct: Sequence[str], debs: Iterable[str]
 ) -> list[Component]:
-    """Return which component needs which: the image its `own`, base first, and the stacks; the base its `debs`."""
-    requested: dict[str, list[str]] = {_ref(each): [] for _, stack in stacks for each in stack.values()}
-    requested |= {root: list(own), **{ref: [] for ref in own}, own[0]: sorted(debs)}
-    requested |= {ref: [] for ref in requested[own[0]]}
+    """Return the dependencies of each component.
+
+    The image depends on its `direct` components (the base is the first) and on the stacks, the base on its `debs`.
+    """
+    dependencies: dict[str, list[str]] = {_ref(component): [] for _, stack in stacks for component in stack.values()}
+    dependencies |= {root: list(direct), **{ref: [] for ref in direct}, direct[0]: sorted(debs)}
+    dependencies |= {ref: [] for ref in dependencies[direct[0]]}
     for package, stack in ((package, stack) for lock, stack in stacks for package in lock.packages):
-        askers = [_ref(stack[name]) for name in package.via if name in stack]
-        if package.because or not askers:
-            askers.append(root)
-        for requester in askers:
-            requested[requester].append(_ref(stack[package.name]))
-    return [{"ref": ref, "dependsOn": sorted(set(required))} for ref, required in sorted(requested.items())]
+        dependents = [_ref(stack[name]) for name in package.via if name in stack]
+        if package.because or not dependents:
+            dependents.append(root)
+        for dependent in dependents:
+            dependencies[dependent].append(_ref(stack[package.name]))
+    return [{"ref": ref, "dependsOn": sorted(set(required))} for ref, required in sorted(dependencies.items())]

@@ -1,7 +1,7 @@
-"""In-toto statements and the Sigstore bundles that hold them: write, parse, compare; and strict JSON for both.
+"""Write, parse and compare in-toto statements and their Sigstore bundles, as strict JSON.
 
-Signed content goes through parsers of other languages too. Bytes that two of them could read differently are rejected
-(RFC 8259, section 4, leaves repeated names open; RFC 7493 forbids them).
+Parsers of other languages read signed content too. Bytes that two of them could read differently are rejected (RFC
+8259, section 4, allows repeated names; RFC 7493 forbids them).
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from imagegen.core.errors import TrustError
 from imagegen.core.oci import is_digest
 from imagegen.supply.trust.documents import BUNDLE
 
-LONGEST = 32 << 20  # bytes
-_EXACT = 1 << 53  # whole numbers below it are the same as integers and as doubles, which is how Go writes them
+MAX_SIZE = 32 << 20  # bytes
+_EXACT = 1 << 53  # whole numbers below it are equal as integers and as doubles, as Go writes them
 
 
 class UnreadableError(ValueError):
-    """The bytes are not such JSON; the message has the reason."""
+    """The bytes are not strict JSON; the message has the reason."""
 
 
 def parse(data: bytes) -> dict[str, Any]:
-    """The object that is all of `data`. Raises UnreadableError."""
-    if len(data) > LONGEST:
-        raise UnreadableError(f"it has {len(data)} bytes, and {LONGEST} are the most that are read")
+    """Parse a JSON object. Raises UnreadableError."""
+    if len(data) > MAX_SIZE:
+        raise UnreadableError(f"it has {len(data)} bytes, and the limit is {MAX_SIZE}")
     try:
         text = data.decode("utf-8")
         value = json.loads(text, object_pairs_hook=unique_keys, parse_float=_number, parse_constant=_constant)
@@ -40,15 +40,15 @@ def parse(data: bytes) -> dict[str, Any]:
         raise UnreadableError("it is nested too deeply") from error
     except UnreadableError:
         raise
-    except ValueError as error:  # no JSON, or an integer of thousands of digits
+    except ValueError as error:  # not JSON, or an integer of thousands of digits
         raise UnreadableError(f"it is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise UnreadableError("it is no JSON object")
+        raise UnreadableError("it is not a JSON object")
     return value
 
 
 def canonical(value: dict[str, Any]) -> bytes:
-    """Return canonical JSON, equal bytes for equal documents: names sorted, no white space. Raises UnreadableError."""
+    """Return canonical JSON, with sorted names and without white space. Raises UnreadableError."""
     try:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
     except RecursionError as error:
@@ -63,13 +63,13 @@ def _number(text: str) -> float | int:
 
 
 def _constant(text: str) -> Any:
-    raise UnreadableError(f"{text} is no number")
+    raise UnreadableError(f"{text} is not a number")
 
 
-# In-toto statements: signed claims about an image, by its digest. Pure.
+# In-toto statements are signed claims about an image, by its digest. Pure.
 #
-# Sources: in-toto attestation framework, Statement v1 (and v0.1, which `cosign attest` writes); what cosign 3.1.1
-# signs.
+# Sources: in-toto attestation framework, Statement v1 (and v0.1, which `cosign attest` writes); statements of cosign
+# 3.1.1.
 
 TYPE = "https://in-toto.io/Statement/v1"
 _READ = (TYPE, "https://in-toto.io/Statement/v0.1")
@@ -86,10 +86,10 @@ class InTotoStatement:
 
 
 def write(subject: str, predicate_type: str, predicate: bytes = b"{}", others: Sequence[str] = ()) -> bytes:
-    """The statement that `predicate`, a JSON object, holds for the image `subject`, and for the `others`.
+    """Return the statement with `predicate`, a JSON object, about the images `subject` and `others`.
 
-    It has no name of a repository and no time: of the same image, the same bytes wherever it lies. The document stands
-    in it as it is, byte by byte. Raises TrustError when it is no document that every reader reads alike.
+    It has no name of a repository and no time, so that equal images in all repositories have equal statements. The
+    bytes of the predicate are not changed. Raises TrustError if it is not strict JSON.
     """
     try:
         parse(predicate)
@@ -115,7 +115,7 @@ def read(data: bytes) -> InTotoStatement:
         kind = document.get("predicateType")
         _require(isinstance(kind, str) and kind != "", f"its predicateType is {_short(kind)}")
         predicate = document.get("predicate") or {}
-        _require(isinstance(predicate, dict), "its predicate is no JSON object")
+        _require(isinstance(predicate, dict), "its predicate is not a JSON object")
         return InTotoStatement(_subjects(document.get("subject")), str(kind), canonical(predicate))
     except UnreadableError as error:
         raise TrustError(
@@ -124,7 +124,7 @@ def read(data: bytes) -> InTotoStatement:
 
 
 def same(document: bytes, predicate: bytes) -> bool:
-    """Return whether a document and a statement's predicate have the same content, however each is spelled."""
+    """Return whether a document and a statement's predicate have the same content, in any spelling."""
     try:
         return canonical(parse(document)) == predicate
     except UnreadableError:
@@ -134,19 +134,19 @@ def same(document: bytes, predicate: bytes) -> bool:
 def _subjects(value: Any) -> tuple[str, ...]:
     _require(
         isinstance(value, list) and 0 < len(value) <= MAX_SUBJECTS,
-        f"its subject is no list of 1 to {MAX_SUBJECTS} entries",
+        f"its subject is not a list of 1 to {MAX_SUBJECTS} entries",
     )
-    found = []
-    for each in value:
-        digests = each.get("digest") if isinstance(each, dict) else None
+    subjects = []
+    for entry in value:
+        digests = entry.get("digest") if isinstance(entry, dict) else None
         digest = f"sha256:{digests.get('sha256')}" if isinstance(digests, dict) else ""
-        _require(is_digest(digest), "a subject of it has no sha256 digest")
-        found.append(digest)
-    return tuple(found)
+        _require(is_digest(digest), "one of its subjects has no sha256 digest")
+        subjects.append(digest)
+    return tuple(subjects)
 
 
-def _require(holds: bool, why: str) -> None:
-    if not holds:
+def _require(condition: bool, why: str) -> None:
+    if not condition:
         raise UnreadableError(why)
 
 
@@ -154,14 +154,14 @@ def _short(value: Any) -> str:
     return repr(value)[:100]
 
 
-# A signed statement as it lies in a registry: a DSSE envelope in a Sigstore bundle, version 0.3. Pure.
+# A registry stores a signed statement as a DSSE envelope in a Sigstore bundle, version 0.3. Pure.
 #
-# Sources: sigstore/protobuf-specs, sigstore_bundle.proto (0.3.x: exactly one signature in the envelope, one certificate
-# or one key's hint) in its JSON form; secure-systems-lab/dsse, protocol.md (pre-authentication encoding); and what
-# cosign 3.1.1 writes, whose hint is the base64 of the SHA-256 of the key's SubjectPublicKeyInfo.
+# Sources: sigstore/protobuf-specs, sigstore_bundle.proto (0.3.x with exactly one signature in the envelope, one
+# certificate or one key's hint) in its JSON form; secure-systems-lab/dsse, protocol.md (pre-authentication encoding);
+# and bundles of cosign 3.1.1, whose hint is the base64 of the SHA-256 of the key's SubjectPublicKeyInfo.
 #
-# The reader takes nothing that it does not know: a name that differs in case alone is another name here and the same
-# name to Go's reader, and what is read must be what was verified.
+# Unknown names are rejected. A name that differs only in case is another name for this reader, and the same name for
+# Go's reader, which would then read other content than this reader verified.
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 _MATERIAL = frozenset({"publicKey", "certificate", "tlogEntries", "timestampVerificationData"})
@@ -169,9 +169,9 @@ _MATERIAL = frozenset({"publicKey", "certificate", "tlogEntries", "timestampVeri
 
 @dataclass(frozen=True)
 class Bundle:
-    """A parsed bundle, not verified. `material` is its verificationMaterial, which the signature is verified with.
+    """A parsed bundle, not verified. `material` is its verificationMaterial.
 
-    `hint` names the claimed signing key; None if the key is a certificate's.
+    `hint` names the claimed signing key; None if the bundle has a certificate.
     """
 
     payload: bytes
@@ -181,27 +181,29 @@ class Bundle:
 
     @property
     def signed(self) -> bytes:
-        """The bytes that the signature is over."""
+        """The bytes that are signed."""
         return pae(PAYLOAD_TYPE, self.payload)
 
 
 def pae(payload_type: str, payload: bytes) -> bytes:
-    """Return the bytes that are signed of a payload: its type, too, and both lengths, so that neither passes for the
-    other.
-    """
+    """Return the bytes to sign for a payload, with its type and both lengths, so that types cannot be confused."""
     kind = payload_type.encode()
     return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
 
 
 def write_bundle(payload: bytes, signature: bytes, material: Mapping[str, Any]) -> bytes:
-    """The bundle of a statement, its signature over `pae(PAYLOAD_TYPE, payload)`, and what that is checked with."""
-    envelope = {"payload": encoded(payload), "payloadType": PAYLOAD_TYPE, "signatures": [{"sig": encoded(signature)}]}
+    """Return the bundle of a statement; the signature is over `pae(PAYLOAD_TYPE, payload)`, `material` verifies it."""
+    envelope = {
+        "payload": encode_base64(payload),
+        "payloadType": PAYLOAD_TYPE,
+        "signatures": [{"sig": encode_base64(signature)}],
+    }
     document = {"mediaType": BUNDLE, "verificationMaterial": dict(material), "dsseEnvelope": envelope}
     return json.dumps(document, separators=(",", ":")).encode()
 
 
 def read_bundle(data: bytes) -> Bundle:
-    """Parse a bundle. Raises TrustError when it is not one of this version, strictly spelled."""
+    """Parse a bundle. Raises TrustError if it is not strict JSON of this version."""
     try:
         return _read_bundle(parse(data))
     except UnreadableError as error:
@@ -214,11 +216,11 @@ def _read_bundle(document: dict[str, Any]) -> Bundle:
     if document.get("mediaType") != BUNDLE:
         raise UnreadableError(f"its mediaType is {repr(document.get('mediaType'))[:100]}, not {BUNDLE}")
     if "messageSignature" in document:
-        raise UnreadableError("it signs bare bytes, no statement")
+        raise UnreadableError("it signs bytes, not a statement")
     _table(document, "the bundle", {"mediaType", "verificationMaterial", "dsseEnvelope"})
     material = _table(document["verificationMaterial"], "verificationMaterial", set(), _MATERIAL)
     if ("publicKey" in material) == ("certificate" in material):
-        raise UnreadableError("its verificationMaterial names not exactly one of a key and a certificate")
+        raise UnreadableError("its verificationMaterial must have either a key or a certificate")
     hint = None
     if "publicKey" in material:
         hint = _text(_table(material["publicKey"], "publicKey", set(), {"hint"}).get("hint", ""), "hint")
@@ -228,41 +230,41 @@ def _read_bundle(document: dict[str, Any]) -> Bundle:
         raise UnreadableError(f"its payloadType is {kind[:100]!r}, not {PAYLOAD_TYPE}")
     signatures = envelope["signatures"]
     if not isinstance(signatures, list) or len(signatures) != 1:
-        raise UnreadableError("it has not exactly one signature")
+        raise UnreadableError("it must have exactly one signature")
     signature = _table(signatures[0], "the signature", {"sig"}, {"keyid"})
-    return Bundle(decoded(envelope["payload"], "payload"), decoded(signature["sig"], "sig"), hint, material)
+    return Bundle(decode_base64(envelope["payload"], "payload"), decode_base64(signature["sig"], "sig"), hint, material)
 
 
-def encoded(data: bytes) -> str:
-    """Base64 as bundles have it: of the standard alphabet, padded."""
+def encode_base64(data: bytes) -> str:
+    """Return padded base64 in the standard alphabet, as in bundles."""
     return base64.b64encode(data).decode()
 
 
-def decoded(value: Any, what: str) -> bytes:
-    """The bytes of base64 that has one spelling. Raises UnreadableError."""
-    text = _text(value, what)
+def decode_base64(value: Any, field: str) -> bytes:
+    """Decode base64 in its canonical spelling. Raises UnreadableError."""
+    text = _text(value, field)
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise UnreadableError(f"its {what} is not base64") from error
-    if encoded(data) != text:
-        raise UnreadableError(f"its {what} is not base64 as it is written")
+        raise UnreadableError(f"its {field} is not base64") from error
+    if encode_base64(data) != text:
+        raise UnreadableError(f"its {field} is not canonical base64")
     return data
 
 
 def _table(
-    value: Any, what: str, required: set[str], optional: frozenset[str] | set[str] = frozenset()
+    value: Any, field: str, required: set[str], optional: frozenset[str] | set[str] = frozenset()
 ) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise UnreadableError(f"{what} is no JSON object")
+        raise UnreadableError(f"{field} is not a JSON object")
     for name in sorted(required - value.keys()):
-        raise UnreadableError(f"{what} has no {name}")
+        raise UnreadableError(f"{field} has no {name}")
     for name in sorted(value.keys() - required - optional):
-        raise UnreadableError(f"{what} has a {name[:100]!r}, which is not known here")
+        raise UnreadableError(f"{field} has an unknown field {name[:100]!r}")
     return value
 
 
-def _text(value: Any, what: str) -> str:
+def _text(value: Any, field: str) -> str:
     if not isinstance(value, str):
-        raise UnreadableError(f"its {what} is no text")
+        raise UnreadableError(f"its {field} is not a string")
     return value
