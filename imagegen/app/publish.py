@@ -259,7 +259,7 @@ def _push_image(
         image,
         built.canonical,
         scans,
-        known=built.known,
+        licences=built.known,
         audit=audit_report(lock, built.job.cell, session.store) if publisher.options.audit else None,
         numerics=numerics.document(session.store, image.digest),
         source=publisher.source,

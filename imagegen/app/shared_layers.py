@@ -60,14 +60,14 @@ def share_layers(
     locks, below = _locks(session, cell), plan_base(lock)
     shares = prebuilt.share(apart, cell.id, locks)
     base_users = [locked for locked in locks.values() if plan_base(locked) == below]
-    if not shares.mine and not shares.theirs and len(base_users) < _SHARED:
+    if not shares.assigned and not shares.delegated and len(base_users) < _SHARED:
         return remote
     images = prebuilt.images_by_layer(locks.values())
-    remote = _find(session, lock, [*below, *shares.mine, *shares.theirs], images, remote, registry)
-    _attest(session, cell, lock, _make(session, cell, lock, shares.mine, remote), registry)
-    pending = _still(session, lock, shares.theirs, remote)
+    remote = _find(session, lock, [*below, *shares.assigned, *shares.delegated], images, remote, registry)
+    _attest(session, cell, lock, _make(session, cell, lock, shares.assigned, remote), registry)
+    pending = _still(session, lock, shares.delegated, remote)
     if pending:
-        _make(session, cell, lock, shares.own, remote)
+        _make(session, cell, lock, shares.unshared, remote)
     while pending:
         remote = _find(session, lock, pending, images, remote, registry)
         pending = _still(session, lock, pending, remote)

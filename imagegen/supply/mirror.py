@@ -1,4 +1,4 @@
-"""Copy all files that locks name to a mirror: `core.registry.layout` describes its form and its readers."""
+"""Copy all files that locks name to a mirror. `core.registry.layout` describes its format and its readers."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from imagegen.plan.lock import fetch_sources, foundation, inputs_hash
 from imagegen.plan.lock.model import LOCAL, Lock, LockedFile, LockedWheel
 from imagegen.plan.matrix.recipe import Recipe
 
-FILES = "application/vnd.imagegen.mirror.files.v1"  # artifact that lists what a lock names
+FILES = "application/vnd.imagegen.mirror.files.v1"  # artifact that lists the files of a lock
 _FILE = "application/vnd.imagegen.mirror.file.v1"
 
 
 @dataclass(frozen=True)
 class MirrorArtifact:
-    """An artifact to be: its name in the mirror, its type, and its files by what they are called."""
+    """An artifact of a mirror, with its name, its type, and its files by name."""
 
     name: str
     kind: str
@@ -46,14 +46,14 @@ class MirrorArtifact:
 
 
 def collect(locked: Lock, recipes: Mapping[str, Recipe], context: Context) -> None:
-    """Bring all that `listings` names into the store. Raises as `lock.fetch`, `lock.fetch_sources` and base.fetch do.
+    """Fetch all files of `listings` into the store. `recipes` are the cell's, by package.
 
-    `recipes` are the cell's, by package.
+    Raises the errors of `lock.fetch`, `lock.fetch_sources` and `base.fetch`.
     """
     inputs.fetch(replace(locked, wheels=(locked.uv, *_indexed(locked))), context)
     if locked.builds:
         fetch_sources(locked.builds, recipes, context)
-    if _made(locked):
+    if _from_sdists(locked):
         inputs.fetch_parts(locked, context)
     foundation.fetch(locked.interpreter, context)
     base.fetch_files(locked.base, context)
@@ -64,49 +64,49 @@ def collect(locked: Lock, recipes: Mapping[str, Recipe], context: Context) -> No
 
 
 def listings(locked: Lock, store: Store) -> tuple[MirrorArtifact, ...]:
-    """Return the content of a mirror for a lock: its files, and separately its Debian packages, which are trusted more.
+    """Return the artifacts of a mirror for a lock. Debian packages are separate, because they are trusted more.
 
-    All of it is in the store: a lock does not have the size of an interpreter's archive, or of all wheels.
+    The files must be in the store, because a lock does not have the size of an interpreter's archive or of all wheels.
     """
     files = _files(locked, store)
     if archive := locked.interpreter.file:
         files[archive.digest] = (archive.filename, store.path(archive.digest).stat().st_size)
     name = f"{locked.cell}-{inputs_hash(locked).removeprefix('sha256:')[:12]}"
-    found = [MirrorArtifact(name, FILES, _sorted(files))]
-    for each in (locked.base, locked.added, locked.bytecode_base):
-        if each and each.debs:
-            packages = {deb.digest: (deb.path.rpartition("/")[2], deb.size) for deb in each.debs}
-            found.append(MirrorArtifact(listing(each.debs), PACKAGES, _sorted(packages)))
-    return tuple(found)
+    artifacts = [MirrorArtifact(name, FILES, _sorted(files))]
+    for locked_packages in (locked.base, locked.added, locked.bytecode_base):
+        if locked_packages and locked_packages.debs:
+            packages = {deb.digest: (deb.path.rpartition("/")[2], deb.size) for deb in locked_packages.debs}
+            artifacts.append(MirrorArtifact(listing(locked_packages.debs), PACKAGES, _sorted(packages)))
+    return tuple(artifacts)
 
 
 def _files(locked: Lock, store: Store) -> dict[str, tuple[str, int]]:
     """Return digest -> name and size in bytes of all files but Debian packages.
 
-    Of the project's own packages nothing is mirrored: a build takes them from the project. Of its copied files and
-    patches the contents are, for a rebuild elsewhere.
+    The project's packages are not mirrored, since a build takes them from the project. The contents of its copied files
+    and patches are mirrored, for a rebuild on another machine.
     """
-    sdists = [wheel.sdist for wheel in _made(locked) if wheel.sdist]
+    sdists = [wheel.sdist for wheel in _from_sdists(locked) if wheel.sdist]
     wheels = [locked.uv, *_indexed(locked)]
-    files = [wheel.fetched for wheel in wheels] + [each.file for each in sdists if each.file.index != LOCAL]
-    files += [needed.file for sdist in sdists for needed in sdist.build_requires]
-    files += [needed.file for build in locked.builds for needed in build.build_requires]
+    files = [wheel.fetched for wheel in wheels] + [sdist.file for sdist in sdists if sdist.file.index != LOCAL]
+    files += [wheel.file for sdist in sdists for wheel in sdist.build_requires]
+    files += [wheel.file for build in locked.builds for wheel in build.build_requires]
     files += [build.source for build in locked.builds if build.source.index != LOCAL]
-    found = {file.digest: (file.filename, file.size or _size(file, store)) for file in files}
-    found |= {
+    sizes = {file.digest: (file.filename, file.size or _size(file, store)) for file in files}
+    sizes |= {
         project_file.digest: (project_file.path.rpartition("/")[2], project_file.size)
         for project_file in inputs.project_files(locked)
     }
     layers = enumerate(locked.base.content.layers, 1) if locked.base.content else ()
-    return found | {layer.digest: (f"base-layer-{number}", layer.size) for number, layer in layers}
+    return sizes | {layer.digest: (f"base-layer-{number}", layer.size) for number, layer in layers}
 
 
 def _size(file: LockedFile, store: Store) -> int:
-    """The size in bytes of a file that the store has and whose size the lock does not name."""
+    """Return the size in bytes of a file in the store whose size the lock does not name."""
     return store.path(file.digest).stat().st_size
 
 
-def _made(locked: Lock) -> list[LockedWheel]:
+def _from_sdists(locked: Lock) -> list[LockedWheel]:
     return [wheel for wheel in locked.wheels if wheel.sdist]
 
 
@@ -118,14 +118,14 @@ def _sorted(files: Mapping[str, tuple[str, int]]) -> tuple[tuple[str, Descriptor
     return tuple((name, Descriptor(_FILE, digest, size)) for digest, (name, size) in sorted(files.items()))
 
 
-# Files of the store -> a mirror: a directory (an OCI image layout), or a repository of a registry.
+# Copy files of the store to a mirror, which is a directory (an OCI image layout) or a repository of a registry.
 
-_WHAT, _REMEDY = "the mirror", "name a directory on a larger disk"
+_NOUN, _FIX = "the mirror", "name a directory on a larger disk"
 
 
 @dataclass(frozen=True)
-class Filled:
-    """The result of a mirror run: what it holds of the listings, and how much of it is new."""
+class MirrorResult:
+    """The number and size of the files of all listings in the mirror, and the number of new files."""
 
     files: int
     size: int  # bytes
@@ -133,10 +133,10 @@ class Filled:
     names: tuple[str, ...]
 
 
-def fill(at: Path | Reference, listings: Sequence[MirrorArtifact], context: Context) -> Filled:
-    """Copy the listings' files, all in the store, and then the listings: a broken copy lists nothing that is not there.
+def fill(at: Path | Reference, listings: Sequence[MirrorArtifact], context: Context) -> MirrorResult:
+    """Copy the files of the listings from the store, and then the listings, which so never name a missing file.
 
-    What is there already stays. Raises StoreError, PublishError.
+    Existing files are not copied again. Raises StoreError, PublishError.
     """
     blobs = tuple(dict.fromkeys(blob for listing in listings for _, blob in listing.files))
     context.store.write(EMPTY_CONTENT)
@@ -152,7 +152,7 @@ def fill(at: Path | Reference, listings: Sequence[MirrorArtifact], context: Cont
                 target.upload(EMPTY, context.store, meter)
                 for listing in listings:
                     target.put(_manifest(listing), MANIFEST_TYPE, listing.name)
-    return Filled(len(blobs), sum(blob.size for blob in blobs), added, tuple(each.name for each in listings))
+    return MirrorResult(len(blobs), sum(blob.size for blob in blobs), added, tuple(item.name for item in listings))
 
 
 def _manifest(listing: MirrorArtifact) -> bytes:
@@ -163,10 +163,10 @@ def _into_directory(
     at: Path, listings: Sequence[MirrorArtifact], blobs: Sequence[Descriptor], store: Store, meter: Meter
 ) -> int:
     layout = Layout(at)
-    with disk.explained(at, _WHAT, _REMEDY):
+    with disk.explained(at, _NOUN, _FIX):
         layout.create()
         absent = [blob for blob in blobs if not _has(layout, blob)]
-        disk.require(at, _WHAT, _REMEDY, sum(blob.size for blob in absent))
+        disk.require(at, _NOUN, _FIX, sum(blob.size for blob in absent))
         meter.advance(sum(blob.size for blob in blobs) - sum(blob.size for blob in absent))
         for blob in absent:
             _copy(store, blob.digest, layout)
@@ -191,21 +191,21 @@ def _write_manifest(store: Store, listing: MirrorArtifact, layout: Layout) -> di
 
 
 def _copy(store: Store, digest: str, layout: Layout) -> None:
-    """Copy a blob, whole or not at all. No link: what is done to the mirror is not done to the store."""
+    """Copy a blob atomically. It is not linked, so that changes of the mirror do not change the store."""
     with store.open(digest) as source:
         data.write(layout.path(digest), source)
 
 
 def _list(layout: Layout, added: dict[str, dict[str, Any]]) -> None:
-    """Add entries to the layout's index, in place of those of the same name. Raises StoreError for a damaged one."""
+    """Add or replace entries of the layout's index, by name. Raises StoreError for an invalid index."""
     try:
-        known = layout.entries() if (layout.root / INDEX_FILE).exists() else []
+        entries = layout.entries() if (layout.root / INDEX_FILE).exists() else []
     except FetchError as error:
         raise StoreError(
-            "the mirror cannot be added to",
+            "the mirror cannot be extended",
             code="store-mirror-unwritable",
             where=Location(layout.root / INDEX_FILE),
-            why=f"it is no mirror's list: {error.why}",
+            why=f"it is not the index of a mirror: {error.why}",
             fix="name another directory",
         ) from error
-    layout.write_index([*(entry for entry in known if name_of(entry) not in added), *added.values()])
+    layout.write_index([*(entry for entry in entries if name_of(entry) not in added), *added.values()])

@@ -344,9 +344,9 @@ def test_a_mirror_lists_the_files_of_all_environments_each_once(
     collected: list[str] = []
     filled: list[mirror.MirrorArtifact] = []
 
-    def fill(_: object, listings: list[mirror.MirrorArtifact], __: object) -> mirror.Filled:
+    def fill(_: object, listings: list[mirror.MirrorArtifact], __: object) -> mirror.MirrorResult:
         filled.extend(listings)
-        return mirror.Filled(0, 0, 0, tuple(each.name for each in listings))
+        return mirror.MirrorResult(0, 0, 0, tuple(each.name for each in listings))
 
     monkeypatch.setattr(mirror, "collect", lambda locked, *_: collected.append(locked.cell))
     monkeypatch.setattr(mirror, "fill", fill)

@@ -59,7 +59,7 @@ def settings_of(at: str | None = None) -> Settings:
     return Settings.from_environment({"HOME": "/nonexistent", "PIP_CONFIG_FILE": os.devnull, **named})
 
 
-def filled(at: str, lock: Lock, store: Store) -> mirror.Filled:
+def filled(at: str, lock: Lock, store: Store) -> mirror.MirrorResult:
     for data in (WHEEL, PACKAGE):
         store.write(data)
     return mirror.fill(place(at, "--to"), mirror.listings(lock, store), Context(store, settings_of(), Quiet()))

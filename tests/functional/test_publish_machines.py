@@ -151,7 +151,7 @@ def test_facts_that_are_not_what_is_named(how: str, team: Team, engines: Engines
     two = team.machine("two", lock)
     assert two.publish(lock, test=False).digest == published.digest
     assert cell.known_scans(lock, two.store) == known
-    warned = [line for line in two.said if "the wheels are scanned here" in line]
+    warned = [line for line in two.said if "the wheels are scanned on this machine" in line]
     assert len(warned) == (how == "altered")
 
 

@@ -169,7 +169,7 @@ def test_a_killed_publish_is_resumed(site: Site, hub: Hub, way: Way, tmp_path: P
     way.requested.clear()
     out, err = publishing.run()
     assert out == f"{site.reference}\n", "for $(imagegen publish ...)"
-    assert f"latest is back at {old}" in err
+    assert f"latest was moved back to {old}" in err
     assert "0 B sent" in err, "what had arrived is not sent again"
     (fixed,) = publishing.tags().keys() - set(MOVING)
     assert publishing.tags() == dict.fromkeys((fixed, *MOVING), site.reference)

@@ -45,21 +45,21 @@ COMMON = [wheel(name, weight=weight) for name, weight in (("a", 5), ("b", 4), ("
 
 def test_each_shared_layer_has_one_maker() -> None:
     found = dealt(cell("one", *COMMON, wheel("x")), cell("two", *COMMON, wheel("y")))
-    assert {name: names(each.mine) for name, each in found.items()} == {"one": ["a", "d"], "two": ["b", "c"]}
-    assert {name: names(each.own) for name, each in found.items()} == {"one": ["x"], "two": ["y"]}
-    assert {name: names(each.theirs) for name, each in found.items()} == {"one": ["b", "c"], "two": ["a", "d"]}
+    assert {name: names(each.assigned) for name, each in found.items()} == {"one": ["a", "d"], "two": ["b", "c"]}
+    assert {name: names(each.unshared) for name, each in found.items()} == {"one": ["x"], "two": ["y"]}
+    assert {name: names(each.delegated) for name, each in found.items()} == {"one": ["b", "c"], "two": ["a", "d"]}
 
 
 def test_a_layer_is_made_by_a_cell_that_needs_it() -> None:
     found = dealt(cell("one", *COMMON[:2]), cell("two", *COMMON[:2]), cell("three", wheel("z")))
-    assert names(found["three"].own) == ["z"]
-    assert sorted(itertools.chain(names(found["one"].mine), names(found["two"].mine))) == ["a", "b"]
+    assert names(found["three"].unshared) == ["z"]
+    assert sorted(itertools.chain(names(found["one"].assigned), names(found["two"].assigned))) == ["a", "b"]
 
 
 def test_workers_do_not_take_over_in_the_same_order() -> None:
     """If the maker of a layer does not run, the others do not begin with the same one."""
     found = dealt(*(cell(name, *COMMON) for name in ("one", "two", "three", "four")))
-    first = {name: names(each.theirs)[0] for name, each in found.items()}
+    first = {name: names(each.delegated)[0] for name, each in found.items()}
     assert len(set(first.values())) == 4
 
 
@@ -68,7 +68,7 @@ def test_an_update_keeps_the_maker() -> None:
     old = {lock.cell: lock for lock in (cell("one", *COMMON), cell("two", *COMMON))}
     new = [replace(lock, wheels=(wheel("a", "2.0", 5), *COMMON[1:])) for lock in old.values()]
     found = {lock.cell: share(missing(lock), lock.cell, old) for lock in new}
-    assert [names(each.mine) for each in found.values()] == [["a", "d"], ["b", "c"]]
+    assert [names(each.assigned) for each in found.values()] == [["a", "d"], ["b", "c"]]
 
 
 def test_light_wheels_and_new_packages_are_made_by_each() -> None:
@@ -76,13 +76,13 @@ def test_light_wheels_and_new_packages_are_made_by_each() -> None:
     old = {lock.cell: lock for lock in (cell("one", light), cell("two", light))}
     lock = cell("one", light, wheel("new"))
     found = share(missing(lock), "one", old)
-    assert (len(found.own), found.mine, found.theirs) == (2, (), ())
+    assert (len(found.unshared), found.assigned, found.delegated) == (2, (), ())
 
 
 def test_a_cell_without_a_lock_in_the_project_shares_nothing() -> None:
     lock = cell("one", *COMMON)
     found = share(missing(lock), "one", {"two": cell("two", *COMMON)})
-    assert (names(found.own), found.mine, found.theirs) == (["a", "b", "c", "d"], (), ())
+    assert (names(found.unshared), found.assigned, found.delegated) == (["a", "b", "c", "d"], (), ())
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The documents that are attached to a published image: which there are, which an image lacks, and smoke reports."""
+"""Write the documents that are attached to a published image, find missing ones, and store smoke reports."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from imagegen.supply.trust.documents import (
 from imagegen.supply.trust.licences import KnownLicences
 from imagegen.supply.trust.provenance import Builder
 
-# Attached once per image: equal content from another machine adds nothing.
+# Attached once per image, because documents of another machine have the same meaning.
 _ONCE = (LOCK, LAYERS, SBOM, PROVENANCE)
 
 
@@ -47,7 +47,7 @@ def documents(
     canonical: Image,
     scans: Mapping[str, bytes],
     *,
-    known: KnownLicences,
+    licences: KnownLicences,
     audit: Mapping[str, Any] | None,
     numerics: bytes | None,
     source: SourceCommit | None,
@@ -55,31 +55,31 @@ def documents(
 ) -> tuple[Document, ...]:
     """Return all documents except the smoke report. `canonical` is the image with zstd layers, `audit` its audit.
 
-    `numerics` is the document of `run.numerics`. `scans` are those of the lock's wheels and base, by their keys.
+    `numerics` is the document of `run.numerics`. `scans` are the scans of the lock's wheels and base, by their keys.
     """
     recorded = replace(lock, record=layers.record_of(canonical))
     text = dumps_attached(recorded).encode()
-    named = {key: digest_of(data) for key, data in scans.items()}
-    other = image if image.digest != canonical.digest else None
-    found = {
+    scan_digests = {key: digest_of(data) for key, data in scans.items()}
+    recompressed = image if image.digest != canonical.digest else None
+    contents = {
         LOCK: text,
-        LAYERS: description(recorded, canonical, named, other),
-        SBOM: sbom.sbom(lock, image.digest, known),
+        LAYERS: description(recorded, canonical, scan_digests, recompressed),
+        SBOM: sbom.sbom(lock, image.digest, licences),
         PROVENANCE: provenance.provenance(lock, text, source, builder),
     }
     if audit is not None:
-        found[AUDIT] = json.dumps(audit, sort_keys=True).encode()
+        contents[AUDIT] = json.dumps(audit, sort_keys=True).encode()
     if numerics is not None:
-        found[NUMERICS] = numerics
-    return tuple(Document(kind, content) for kind, content in found.items())
+        contents[NUMERICS] = numerics
+    return tuple(Document(kind, content) for kind, content in contents.items())
 
 
 def missing(documents: Sequence[Document], attached: Sequence[Attached], *, signs: bool) -> list[Document]:
-    """Return the documents that an image with the attachments `attached` lacks.
+    """Return the documents that are missing in the attachments `attached` of an image.
 
     With a signer (`signs`), a document without a trusted attestation is attached again.
     """
-    trusted = [each.document for each in attached if each.signer is not None or not signs]
+    trusted = [attachment.document for attachment in attached if attachment.signer is not None or not signs]
     kinds = {document.kind for document in trusted}
     return [
         document
@@ -95,20 +95,20 @@ def source_annotations(source: SourceCommit | None) -> dict[str, str]:
     """
     if source is None or source.dirty:  # a commit does not describe a dirty tree
         return {}
-    named = {"org.opencontainers.image.source": source.url, "org.opencontainers.image.revision": source.commit}
-    return {name: value for name, value in named.items() if value}
+    values = {"org.opencontainers.image.source": source.url, "org.opencontainers.image.revision": source.commit}
+    return {name: value for name, value in values.items() if value}
 
 
-# Passed smoke reports: stored, attached as test attestations, and whether one still applies.
+# Store passed smoke reports, find one that still applies, and attach it as a test attestation.
 #
 # A report applies to an image (by digest), to the smoke programs with all their inputs, and to a run with or without a
-# GPU. While these are the same, no check needs to run again. Source of the document's form: in-toto attestation
-# framework, predicate test-result v0.1; fields that it lacks are under `imagegen`.
+# GPU. While these are the same, no check needs to run again. Source of the document's format: in-toto attestation
+# framework, predicate test-result v0.1; further fields are under `imagegen`.
 
 
 @dataclass(frozen=True)
 class SmokeRequirement:
-    """A required smoke test: image digest, digest of the programs (`programs_digest`), whether on a GPU."""
+    """A required smoke test of an image digest with the programs of a digest (`programs_digest`), on a GPU or not."""
 
     image: str
     programs: str
@@ -137,16 +137,16 @@ class PassedSmokeReport:
 
 
 def programs_digest(lock: Lock, declared: Declarations) -> str:
-    """Return the digest of all files that the checks put into a container: the smoke programs and their inputs.
+    """Return the digest of all files that the checks write into a container, which are smoke programs and their inputs.
 
-    Of an image with several environments, the digest of those of each.
+    If an image has several environments, the digest covers the files of all.
     """
     if isinstance(lock, CombinedLock):
-        found = {
+        programs_by_environment = {
             environment.name: files_for(environment, declared.environments[environment.name])
             for environment in lock.environments
         }
-        return digest_of_json({name: _digests(programs) for name, programs in found.items()})
+        return digest_of_json({name: _digests(programs) for name, programs in programs_by_environment.items()})
     return digest_of_json(_digests(files(spec(lock, declared))))
 
 
@@ -155,7 +155,7 @@ def _digests(programs: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def passed_report(report: SmokeReport, required: SmokeRequirement, lock: Lock) -> PassedSmokeReport:
-    """Return the report of a run in which no check failed, with what it applies to."""
+    """Return the report of a run in which no check failed, for the requirement that it satisfies."""
     checks = _gpu_checks(lock)
     ran = {result.check for result in report.results if result.status == "pass"}
     return PassedSmokeReport(required.image, required.programs, bool(checks) and checks <= ran, report.as_dict())
@@ -169,10 +169,10 @@ def save_passed_report(store: Store, passed: PassedSmokeReport) -> None:
 
 
 def find_saved(store: Store, required: SmokeRequirement) -> PassedSmokeReport | None:
-    """Return a report in the store that satisfies `required`; one with a GPU before one without."""
+    """Return a report in the store that satisfies `required`, preferably of a run with a GPU."""
     for gpu in (True,) if required.gpu else (True, False):
-        if found := _SAVED.get(store, _key(required.image, required.programs, gpu)):
-            return found
+        if passed := _SAVED.get(store, _key(required.image, required.programs, gpu)):
+            return passed
     return None
 
 
@@ -187,7 +187,7 @@ _RUNS = Cache("smoke-run", SmokeRun)
 
 
 def save_run(store: Store, passed: PassedSmokeReport, conditions: SmokeConditions, time: int) -> None:
-    """Record under which conditions the checks of a saved report ran."""
+    """Record the conditions of the run that gave a saved report."""
     _RUNS.put(store, _run_key(passed, conditions), SmokeRun(time))
 
 
@@ -196,12 +196,12 @@ def find_run(
 ) -> tuple[PassedSmokeReport, int] | None:
     """Return a saved report that satisfies `required` and whose checks ran under these conditions, and their time.
 
-    A report in which no check had a GPU counts only where there is none.
+    A report of a run without a GPU counts only if the host has no GPU.
     """
     for gpu in (True,) if required.gpu or (conditions.may_have_gpus and _gpu_checks(lock)) else (True, False):
-        found = _SAVED.get(store, _key(required.image, required.programs, gpu))
-        if found and (run := _RUNS.get(store, _run_key(found, conditions))):
-            return found, run.time
+        passed = _SAVED.get(store, _key(required.image, required.programs, gpu))
+        if passed and (run := _RUNS.get(store, _run_key(passed, conditions))):
+            return passed, run.time
     return None
 
 
@@ -232,7 +232,7 @@ def smoke_document(passed: PassedSmokeReport) -> Document:
 def find_attested(documents: Iterable[Attached], required: SmokeRequirement) -> tuple[PassedSmokeReport, str] | None:
     """Return an attached report that a trusted signer attests and that satisfies `required`, and the signer.
 
-    A document of another form is ignored.
+    A document in another format is ignored.
     """
     for document in documents:
         if document.document.kind == SMOKE and document.signer is not None:
@@ -245,10 +245,10 @@ def find_attested(documents: Iterable[Attached], required: SmokeRequirement) -> 
 def _read(content: bytes) -> PassedSmokeReport | None:
     try:
         predicate = parse_json(content)
-        own = predicate["imagegen"]
-        report = PassedSmokeReport(own["image"], own["suite"], own["gpu"] is True, own["report"])
-        passed = predicate["result"] == "PASSED" and own["report"]["passed"] is True
-        smoke_document(report)  # fails for a report of another form
+        details = predicate["imagegen"]
+        report = PassedSmokeReport(details["image"], details["suite"], details["gpu"] is True, details["report"])
+        passed = predicate["result"] == "PASSED" and details["report"]["passed"] is True
+        smoke_document(report)  # fails for a report in another format
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
     return report if passed else None

@@ -1,7 +1,7 @@
-"""The plan of a publish, with what is not known beforehand; printed by `--dry-run`. No I/O.
+"""Plan what publishing does, for `--dry-run`. No I/O.
 
-A recorded lock has the layers and the digest of its image, so nothing has to be built; a lock without a record has
-neither the layers' sizes nor the image's digest.
+The record of a lock has the layers and the digest of its image. Without a record, the plan lists the sizes and digests
+that are not known before a build.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SHORT = len("sha256:") + 12
 
 @dataclass(frozen=True)
 class RegistryState:
-    """The state of a registry: layers there, layers in sibling repositories, and the digest of each tag."""
+    """The layers in the repository, the layers in sibling repositories, and the digest of each tag."""
 
     blobs: frozenset[str] = frozenset()
     siblings: frozenset[str] = frozenset()
@@ -29,7 +29,7 @@ class RegistryState:
 
 @dataclass(frozen=True)
 class LocatedLayer:
-    """A layer that the image needs, and its location: the repository, a sibling, the store, or none ("build").
+    """A layer of the image, in the repository, a sibling repository or the store, or to be built.
 
     `digest` and `size` (bytes) are None until the layer is built.
     """
@@ -42,11 +42,10 @@ class LocatedLayer:
 
 @dataclass(frozen=True)
 class PublishPlan:
-    """The plan. `digest` is the image's; None if only a build gives it. `unknown` lists what is not known, in
-    sentences.
+    """The plan of publishing an image. `digest` is the image's; None if it is not known before a build.
 
-    `platforms` are those of the index that the tags name, `index` is its digest, if it is known; without platforms the
-    tags name the image.
+    `unknown` has a sentence for each unknown value. `platforms` are the platforms of the index that the tags name, and
+    `index` is its digest if it is known. Without platforms, the tags name the image.
     """
 
     cell: str
@@ -54,9 +53,9 @@ class PublishPlan:
     digest: str | None
     layers: tuple[LocatedLayer, ...]
     tags: Tags
-    seen: RegistryState | None  # None: the registry was not asked
+    seen: RegistryState | None  # None if the registry was not queried
     moves: bool  # whether the mutable tags move
-    steps: tuple[str, ...]  # what else is done, in sentences
+    steps: tuple[str, ...]  # further steps, in sentences
     unknown: tuple[str, ...]
     platforms: tuple[str, ...] = ()
     index: str | None = None
@@ -68,7 +67,7 @@ class PublishPlan:
 
     @property
     def sent(self) -> int:
-        """Bytes of layers that must be sent, of those whose size is known."""
+        """Bytes of layers that must be sent, without layers of unknown size."""
         return sum(layer.size or 0 for layer in self.layers if layer.where in ("store", "build"))
 
     def as_dict(self) -> dict[str, Any]:
@@ -104,10 +103,10 @@ def plan(
 ) -> PublishPlan:
     """Return the plan of a publish, in which the `required` layers are located.
 
-    `in_store` are the digests of layers that the store has. `rebuild_reason` is a sentence if the layers are built
-    again, whatever the lock records.
+    `in_store` are the digests of layers in the store. `rebuild_reason` is a sentence if the layers are built again even
+    if the lock records them.
     """
-    layers = tuple(replace(each, where=_location(each, in_store, seen)) for each in required)
+    layers = tuple(replace(layer, where=_location(layer, in_store, seen)) for layer in required)
     return PublishPlan(
         cell,
         repository,
@@ -141,13 +140,13 @@ def _unknown(
     if rebuild_reason:
         yield f"the image's digest, and the size of its layers: {rebuild_reason}"
     elif digest is None:
-        yield "the image's digest: the lock records none (`imagegen lock --record`), and nothing was built"
+        yield "the image's digest, because the lock does not record it (`imagegen lock --record`)"
     if not rebuild_reason and (unsized := sum(layer.size is None for layer in layers)):
-        yield f"the size of {counted(unsized, 'layer')}: not built yet"
+        yield f"the size of {counted(unsized, 'layer')} that must be built"
     if seen is None:
-        yield f"what {repository} has, what its tags name, and whether you may write there: it was not queried"
+        yield f"the layers and tags of {repository}, and the write access to it, because it was not queried"
     elif any(layer.where == "build" and layer.digest for layer in layers):
-        yield "whether what is made will be what the lock records; publishing compares, and stops where it is not"
+        yield "whether the built layers equal the lock's record; publishing fails if they differ"
 
 
 _WORDS: Mapping[Location, str] = {
@@ -159,9 +158,9 @@ _WORDS: Mapping[Location, str] = {
 
 
 def lines(plan: PublishPlan) -> Iterator[str]:
-    """The plan for human readers."""
+    """Yield the lines of the plan for human readers."""
     yield f"{plan.cell} -> {plan.repository}"
-    unknown = "a digest that is not known yet"
+    unknown = "unknown digest"
     yield f"  image     {plan.digest or unknown}"
     if plan.platforms:
         yield f"  index     {plan.index or unknown}, for {' and '.join(plan.platforms)}"
@@ -169,8 +168,8 @@ def lines(plan: PublishPlan) -> Iterator[str]:
         layers = [layer for layer in plan.layers if layer.where == where]
         if layers:
             size = sum(layer.size or 0 for layer in layers)
-            more = " and more" if any(layer.size is None for layer in layers) else ""
-            total = f"{human(size)}{more}" if size else "of a size that is not known yet"
+            suffix = " and more" if any(layer.size is None for layer in layers) else ""
+            total = f"{human(size)}{suffix}" if size else "of unknown size"
             unless = ", unless the registry has it" if plan.seen is None else ""
             yield f"  {counted(len(layers), 'layer')}, {total}: {action}{unless}"
             for layer in layers:
@@ -194,5 +193,5 @@ def _tag_state(plan: PublishPlan, tag: str, *, immutable: bool) -> str:
     if old == plan.tagged:
         return " (already there)"
     if immutable and plan.tagged:
-        return f" (REFUSED: it is {old[:_SHORT]} already, and never moves)"
-    return f" (it is {old[:_SHORT]})"
+        return f" (REJECTED: it names {old[:_SHORT]}, and an immutable tag does not move)"
+    return f" (was {old[:_SHORT]})"

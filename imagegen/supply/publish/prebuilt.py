@@ -1,9 +1,9 @@
-"""Layers that a worker publishes before its image is finished, for workers that make other images at the same time.
+"""Publish layers before their image is finished, for workers that build other images at the same time.
 
-A worker attaches one signed statement to the keys of the layers that it has made and pushed: a key is the digest of a
-layer's inputs, so another worker looks under the keys of the layers that it is about to make. Registries keep referrers
-of digests that are no manifest (OCI distribution-spec v1.1, "Listing Referrers"). Nothing is locked, and nothing waits:
-two workers that make one layer at once push the same blob, and each attaches its statement.
+A worker attaches one signed statement to the keys of the layers that it has built and pushed. A key is the digest of a
+layer's inputs, so another worker looks up the keys of the layers that it needs. Registries store referrers of digests
+that are not manifests (OCI distribution-spec v1.1, "Listing Referrers"). Workers do not lock or wait. If two workers
+build one layer at the same time, they push the same blob, and each attaches its statement.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _AT_ONCE = 8  # requests
 
 @dataclass(frozen=True)
 class PrebuiltLayers:
-    """A PREBUILT document: layers that a registry has, and the scans of their wheels, key -> digest of the bytes."""
+    """A PREBUILT document, with layers in a registry and the scans of their wheels (digest of the bytes by key)."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
 
@@ -51,12 +51,12 @@ class PrebuiltLayers:
 
 
 def read(data: bytes) -> PrebuiltLayers:
-    """Parse a PREBUILT document. Raises TrustError for one that no imagegen has written."""
+    """Parse a PREBUILT document. Raises TrustError if its format is not known."""
     try:
         return TypeAdapter(PrebuiltLayers).validate_json(data)
     except ValidationError as invalid:
         raise TrustError(
-            "layers of another worker are described in a way that is not known",
+            "the format of another worker's layer list is not known",
             code="trust-prebuilt-unreadable",
             why=invalid.errors(include_url=False, include_input=False)[0]["msg"],
             fix="use the same version of imagegen for all workers",
@@ -67,131 +67,137 @@ def attest(
     layers: Sequence[Layer], lock: Lock, repository: RemoteRepository, store: Store, signer: Signer, trust: Trust,
     progress: Progress,
 ) -> None:  # fmt: skip
-    """Push layers that the store has, and attach a statement about them to each one's key; see `as_recorded`.
+    """Push layers of the store, and attach a statement about them to each layer's key; see `matching_layers`.
 
-    The scans of the wheels of `lock` go first, so that what the statement names is there. Raises PublishError,
+    The scans of the wheels of `lock` are pushed first, because the statement names them. Raises PublishError,
     FetchError, StoreError, TrustError.
     """
-    named = as_recorded(lock, layers)[:MAX_SUBJECTS]
-    if not named:
+    recorded_layers = matching_layers(lock, layers)[:MAX_SUBJECTS]
+    if not recorded_layers:
         return
-    with progress.meter(f"push to {repository.name}", sum(layer.size for layer in named)) as meter:
-        repository.writer.upload_all(named, store, meter)
-    subjects = [Descriptor(EMPTY_TYPE, layer.key, 0) for layer in named]
+    with progress.meter(f"push to {repository.name}", sum(layer.size for layer in recorded_layers)) as meter:
+        repository.writer.upload_all(recorded_layers, store, meter)
+    subjects = [Descriptor(EMPTY_TYPE, layer.key, 0) for layer in recorded_layers]
     scans = known_scans(lock, store)
     if scans:
         repository.writer.attach_all(subjects[0], FACTS, scans, FACT, {})
-    document = PrebuiltLayers(CODEC, tuple(named), {key: digest_of(data) for key, data in scans.items()})
+    document = PrebuiltLayers(CODEC, tuple(recorded_layers), {key: digest_of(data) for key, data in scans.items()})
     content = json.dumps(asdict(document), sort_keys=True).encode()
     attach_statement(repository.writer, subjects, Document(PREBUILT, content), signer, trust)
 
 
 def find(
-    places: Mapping[str, Sequence[RemoteRepository]], lock: Lock, target: RemoteRepository, trust: Trust, store: Store,
+    repositories_by_key: Mapping[str, Sequence[RemoteRepository]],
+    lock: Lock,
+    target: RemoteRepository,
+    trust: Trust,
+    store: Store,
     progress: Progress,
-) -> dict[str, Layer]:  # fmt: skip
+) -> dict[str, Layer]:
     """Return the layers that a trusted signer attests, and that the repository `target` has or mounts.
 
-    `places` has the repositories in which each key is looked up; one that cannot be read has no layer. The store learns
-    the attested scans of the lock's wheels. Raises PublishError.
+    Each key is looked up in its repositories in `repositories_by_key`; a repository that cannot be read is skipped. The
+    attested scans of the lock's wheels are written to the store. Raises PublishError.
     """
 
-    def look(place: tuple[RemoteRepository, str]) -> list[tuple[RemoteRepository, PrebuiltLayers]]:
-        repository, key = place
-        found = []
-        with suppress(FetchError):  # what cannot be read is made here
-            for each in gather(repository.reader, key, trust).documents:
-                if each.document.kind is PREBUILT and each.signer is not None:
+    def look_up(item: tuple[RemoteRepository, str]) -> list[tuple[RemoteRepository, PrebuiltLayers]]:
+        repository, key = item
+        results = []
+        with suppress(FetchError):  # layers that cannot be read are built
+            for attached in gather(repository.reader, key, trust).documents:
+                if attached.document.kind is PREBUILT and attached.signer is not None:
                     with suppress(TrustError):
-                        found.append((repository, read(each.document.content)))
-        return found
+                        results.append((repository, read(attached.document.content)))
+        return results
 
-    pairs = [(repository, key) for key, repositories in sorted(places.items()) for repository in repositories]
+    pairs = [
+        (repository, key) for key, repositories in sorted(repositories_by_key.items()) for repository in repositories
+    ]
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="prebuilt") as pool:
-        documents = list(itertools.chain.from_iterable(pool.map(look, pairs)))
+        documents = list(itertools.chain.from_iterable(pool.map(look_up, pairs)))
     layers: dict[str, Layer] = {}
     scans: dict[str, tuple[RemoteRepository, str]] = {}
     for repository, document in documents:
         if document.codec == CODEC:
-            layers |= {layer.key: layer for layer in document.layers if layer.key in places}
+            layers |= {layer.key: layer for layer in document.layers if layer.key in repositories_by_key}
             scans |= {key: (repository, digest) for key, digest in document.facts.items()}
-    kept = {layer.key: layer for layer in as_recorded(lock, layers.values())}
-    there = stored_layers(target, kept)
-    if there:
+    matching = {layer.key: layer for layer in matching_layers(lock, layers.values())}
+    remote_keys = stored_layers(target, matching)
+    if remote_keys:
         import_remote_scans(lock, scans, store, progress)
-    return {key: kept[key] for key in sorted(there)}
+    return {key: matching[key] for key in sorted(remote_keys)}
 
 
-def as_recorded(lock: Lock, layers: Iterable[Layer]) -> list[Layer]:
-    """Return the layers without those that unpack to other bytes than the lock's record names.
+def matching_layers(lock: Lock, layers: Iterable[Layer]) -> list[Layer]:
+    """Return the layers whose diff_ids do not differ from the lock's record.
 
-    A build with such a layer fails; the others could not go on while it is attested.
+    A build with another layer fails, and other workers would use it while it is attested.
     """
     recorded = {layer.key: layer.diff_id for layer in lock.record.layers} if lock.record else {}
     return [layer for layer in layers if recorded.get(layer.key, layer.diff_id) == layer.diff_id]
 
 
-# Deal the layers of images among the workers of their cells.
+# Distribute the layers of images among the workers of their cells.
 
 
 @dataclass(frozen=True)
 class Shares:
-    """The missing layers of an image, in the order in which its worker makes them.
+    """The missing layers of an image, in the order in which its worker needs them.
 
-    `mine` are layers that other images need too and that this worker makes for all; `own` are those of this image
-    alone; `theirs` are those that other workers make for all.
+    The worker builds the `assigned` layers for several images, and the `unshared` layers only for its image. Other
+    workers build the `delegated` layers.
     """
 
-    mine: tuple[LayerPlan, ...]
-    own: tuple[LayerPlan, ...]
-    theirs: tuple[LayerPlan, ...]
+    assigned: tuple[LayerPlan, ...]
+    unshared: tuple[LayerPlan, ...]
+    delegated: tuple[LayerPlan, ...]
 
 
 def share(missing: Sequence[LayerPlan], cell: str, locks: Mapping[str, Lock]) -> Shares:
-    """Deal the missing layers of a cell among the workers of all cells in `locks`, which every worker has alike.
+    """Distribute the missing layers of a cell among the workers of all cells in `locks`, which all workers have.
 
-    A layer of one heavy wheel that several of these locks name is made by one of their cells: from the heaviest wheel
-    down, by the one with the fewest bytes so far. A layer with other wheels than in the cell's own lock counts as the
-    one of the same name there, since an update reaches all cells that share it.
+    A layer of one heavy wheel that several locks name is assigned to one of their cells. From the heaviest wheel down,
+    it is the cell with the fewest assigned bytes. A layer whose wheels differ from the cell's lock counts as the layer
+    of the same name in that lock, since an update reaches all cells that share it.
     """
     users: dict[str, list[str]] = {}
     sizes: dict[str, int] = {}
     names: dict[str, str] = {}
     for other, lock in sorted(locks.items()):
-        for part in plan(lock):
-            if _is_shared(part):
-                users.setdefault(part.key, []).append(other)
-                sizes[part.key] = part.wheels[0].file.estimate
+        for layer in plan(lock):
+            if _is_shared(layer):
+                users.setdefault(layer.key, []).append(other)
+                sizes[layer.key] = layer.wheels[0].file.estimate
                 if other == cell:
-                    names[part.name] = part.key
+                    names[layer.name] = layer.key
     load = dict.fromkeys(locks, 0)
-    makers: dict[str, str] = {}
+    workers: dict[str, str] = {}
     for key in sorted(users, key=lambda key: (-sizes[key], key)):
-        makers[key] = min(users[key], key=lambda user: (load[user], user))
-        load[makers[key]] += sizes[key]
+        workers[key] = min(users[key], key=lambda user: (load[user], user))
+        load[workers[key]] += sizes[key]
     order = sorted(locks)
-    turn = {other: (order.index(other) - order.index(cell)) % len(order) for other in order} if cell in locks else {}
+    turns = {other: (order.index(other) - order.index(cell)) % len(order) for other in order} if cell in locks else {}
 
-    def maker(part: LayerPlan) -> str | None:
-        key = names.get(part.name) if _is_shared(part) else None
-        return makers[key] if key and len(users[key]) > 1 else None
+    def worker(layer: LayerPlan) -> str | None:
+        key = names.get(layer.name) if _is_shared(layer) else None
+        return workers[key] if key and len(users[key]) > 1 else None
 
-    theirs = [part for part in missing if maker(part) not in (None, cell)]
+    delegated = [layer for layer in missing if worker(layer) not in (None, cell)]
     return Shares(
-        tuple(part for part in missing if maker(part) == cell),
-        tuple(part for part in missing if maker(part) is None),
-        tuple(sorted(theirs, key=lambda part: (turn[str(maker(part))], part.name))),
+        tuple(layer for layer in missing if worker(layer) == cell),
+        tuple(layer for layer in missing if worker(layer) is None),
+        tuple(sorted(delegated, key=lambda layer: (turns[str(worker(layer))], layer.name))),
     )
 
 
 def images_by_layer(locks: Iterable[Lock]) -> dict[str, set[str]]:
-    """Return the images that have a layer of each name: an update may have changed its wheels, and so its key."""
+    """Return the images that have a layer of each name. An update may change its wheels, and so its key."""
     images: dict[str, set[str]] = {}
     for lock in locks:
-        for part in plan_layers(lock):
-            images.setdefault(part.name, set()).add(lock.image)
+        for layer in plan_layers(lock):
+            images.setdefault(layer.name, set()).add(lock.image)
     return images
 
 
-def _is_shared(part: LayerPlan) -> bool:
-    return len(part.wheels) == 1 and is_heavy(part.wheels[0])
+def _is_shared(layer: LayerPlan) -> bool:
+    return len(layer.wheels) == 1 and is_heavy(layer.wheels[0])

@@ -1,11 +1,11 @@
-"""The repository that an image is published to: push, move tags together, find the layers that are there.
+"""Push an image to a repository, move its tags together, and find layers that the repository has.
 
-A registry moves one tag at a time and has no transaction. So the digest of each tag is read first, and kept in the
-store with its manifest's bytes; then the tags move; a failure moves them back. A killed run leaves the journal, and the
-next run of this store begins by rolling back. A tag that did not exist before stays: its image is smoke-tested, and
+A registry moves one tag at a time and has no transaction. So the digest of each tag is read first, and stored with its
+manifest's bytes. Then the tags move, and a failure moves them back. A killed run leaves the journal, and the next run
+with this store begins by rolling back. A tag that did not exist before stays, because its image is smoke-tested, and
 many registries cannot delete a tag.
 
-At every moment each tag names a manifest that the registry has whole: either the previous or the new one.
+At every moment each tag names a complete manifest, either the previous or the new one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from imagegen.supply.trust.keys import Trust
 
 @dataclass(frozen=True)
 class TaggedManifest:
-    """A manifest or an index as a tag names it; its bytes are in the store."""
+    """A manifest or an index that a tag names; its bytes are in the store."""
 
     digest: str
     media_type: str
@@ -46,7 +46,7 @@ class TaggedManifest:
 
 @dataclass(frozen=True)
 class RemoteRepository:
-    """A repository, to write to and to read from."""
+    """A repository with its writer and its reader."""
 
     reference: Reference
     writer: PushTarget
@@ -59,11 +59,11 @@ class RemoteRepository:
     def resolve_tag(self, tag: str) -> str | None:
         """Return the digest that the tag names; None if it does not exist.
 
-        The request uses write access: many registries deny others to read what does not exist yet. Raises PublishError,
-        FetchError.
+        The request uses write access, because many registries deny anonymous access to a repository that does not
+        exist. Raises PublishError, FetchError.
         """
-        found = self.writer.manifest(tag)
-        return self.reader.manifest(tag)[0] if found == "" else found
+        digest = self.writer.manifest(tag)
+        return self.reader.manifest(tag)[0] if digest == "" else digest
 
     def images(self, digest: str) -> Iterator[str]:
         """Yield the digests of the images of an index, or of the only image. Raises FetchError."""
@@ -93,15 +93,15 @@ _MOVES = Cache("publishing", TagMove)
 def move_tags(
     repository: RemoteRepository, store: Store, to: TaggedManifest, tags: Sequence[str], progress: Progress
 ) -> dict[str, str | None]:
-    """Move the tags to the manifest `to`; return what each tag that moved named before.
+    """Move the tags to the manifest `to`; return the previous digest of each tag that moved.
 
-    Raises what went wrong, after putting back what had moved already.
+    After an error, tags that have moved are moved back, and the error is raised.
     """
-    named = {tag: found for tag in tags if (found := repository.resolve_tag(tag)) != to.digest}
-    if not named:
+    moved = {tag: old for tag in tags if (old := repository.resolve_tag(tag)) != to.digest}
+    if not moved:
         return {}
-    previous = {digest: repository.fetch_manifest(digest, store) for digest in dict.fromkeys(named.values()) if digest}
-    before = {tag: previous[digest] if digest else None for tag, digest in named.items()}
+    previous = {digest: repository.fetch_manifest(digest, store) for digest in dict.fromkeys(moved.values()) if digest}
+    before = {tag: previous[digest] if digest else None for tag, digest in moved.items()}
     journal = TagMove(repository.name, to.digest, before)
     _MOVES.put(store, _key(repository.name), journal)
     try:
@@ -119,53 +119,53 @@ def move_tags(
     ]
     if wider:
         progress.say(
-            f"NOTE: {', '.join(wider)} named an index of several platforms: `--platform all` publishes one again"
+            f"NOTE: {', '.join(wider)} named an index of several platforms; `--platform all` publishes an index"
         )
-    return named
+    return moved
 
 
 def recover(repository: RemoteRepository, store: Store, progress: Progress) -> None:
-    """Roll back the tags that an interrupted run moved in part. Raises PublishError where that fails."""
+    """Roll back the tags that an interrupted run has moved. Raises PublishError if that fails."""
     journal = _MOVES.get(store, _key(repository.name))
     if journal is None:
         return
     if all(repository.resolve_tag(tag) == journal.to for tag in journal.before):
         _clear(store, repository.name)  # all had moved
         return
-    progress.say(f"{repository.name}: an earlier run was ended while it moved tags")
+    progress.say(f"{repository.name}: an earlier run was interrupted while it moved tags")
     if failed := _roll_back(repository, store, journal, progress):
-        what = f"{repository.name}: {counted(len(failed), 'tag')} that an earlier run had moved cannot be put back"
+        summary = f"{repository.name}: {counted(len(failed), 'tag')} that an earlier run had moved cannot be moved back"
         raise PublishError(
-            what, code="publish-rollback-failed", why=", ".join(failed), fix="the same command again tries it again"
+            summary, code="publish-rollback-failed", why=", ".join(failed), fix="run the same command again"
         )
 
 
 def _roll_back(repository: RemoteRepository, store: Store, journal: TagMove, progress: Progress) -> list[str]:
     """Move tags that name the new image back, remove the journal, and return the tags that could not be moved.
 
-    A tag that another run has moved meanwhile stays.
+    A tag that another run has moved in the meantime is not changed.
     """
     failed = []
     for tag, old in journal.before.items():
         try:
             if old is not None and repository.resolve_tag(tag) == journal.to:
                 if (data := _manifest_bytes(repository, store, old.digest)) is None:
-                    progress.say(f"{repository.name}:{tag} stays: the manifest that it named, {old.digest}, is gone")
+                    progress.say(f"{repository.name}:{tag} is not moved back because {old.digest} was deleted")
                     continue
                 repository.writer.put(data, old.media_type, tag)
-                progress.say(f"{repository.name}:{tag} is back at {old.digest}")
+                progress.say(f"{repository.name}:{tag} was moved back to {old.digest}")
         except ImagegenError:
             failed.append(tag)
     if failed:
-        what = f"{', '.join(failed)} may name the new image already"
-        progress.say(f"{repository.name}: {what}; the same command again rolls back")
+        summary = f"{', '.join(failed)} may name the new image"
+        progress.say(f"{repository.name}: {summary}; run the same command again to roll back")
     else:
         _clear(store, repository.name)
     return failed
 
 
 def _manifest_bytes(repository: RemoteRepository, store: Store, digest: str) -> bytes | None:
-    """Return a manifest from the store, else from the registry; None where neither has it."""
+    """Return a manifest from the store, else from the registry; None if neither has it."""
     with suppress(StoreError):
         return store.read(digest)
     try:
@@ -179,32 +179,32 @@ def _key(repository: str) -> str:
 
 
 def _clear(store: Store, repository: str) -> None:
-    with suppress(ImagegenError):  # of a store that cannot be written: then there was no journal either
+    with suppress(ImagegenError):  # a store that cannot be written has no journal
         _MOVES.forget(store, _key(repository))
 
 
-# An image on its way to a repository: the blobs that it lacks, then the manifest under its digest and no tag.
+# Push the missing blobs of an image to a repository, then its manifest by digest, without a tag.
 
 
 def push(image: Image, repository: RemoteRepository, store: Store, progress: Progress) -> PushTotals:
-    """Push the image to the repository. Raises PublishError, and StoreError for a blob that is in no known place.
+    """Push the image to the repository. Raises PublishError, and StoreError for a blob that cannot be found.
 
     The first error cancels the other uploads and closes the client.
     """
-    every = image.blobs
-    present = repository.writer.present(every)
-    lacking = [blob for blob in every if blob.digest not in present]
-    if gone := [blob for blob in lacking if not store.has(blob.digest, blob.size) and not repository.writer.link(blob)]:
-        what = f"{counted(len(gone), 'layer')} can be taken neither from {repository.name} nor from the store"
-        fix = "run the same command again: it makes them anew"
-        raise StoreError(what, code="store-blobs-missing", why=", ".join(blob.digest for blob in gone), fix=fix)
-    there = BlobTotals(len(present), sum(blob.size for blob in every if blob.digest in present))
-    moved = PushTotals(there, BlobTotals(), BlobTotals())
-    if lacking:
-        with progress.meter(f"push to {repository.name}", sum(blob.size for blob in lacking)) as meter:
-            went = repository.writer.upload_all(lacking, store, meter)
-        there = BlobTotals(there.blobs + went.there.blobs, there.size + went.there.size)
-        moved = PushTotals(there, went.mounted, went.sent)
+    blobs = image.blobs
+    present = repository.writer.present(blobs)
+    missing = [blob for blob in blobs if blob.digest not in present]
+    if lost := [blob for blob in missing if not store.has(blob.digest, blob.size) and not repository.writer.link(blob)]:
+        summary = f"{counted(len(lost), 'layer')} are neither in {repository.name} nor in the store"
+        fix = "run the same command again to build them"
+        raise StoreError(summary, code="store-blobs-missing", why=", ".join(blob.digest for blob in lost), fix=fix)
+    remote = BlobTotals(len(present), sum(blob.size for blob in blobs if blob.digest in present))
+    moved = PushTotals(remote, BlobTotals(), BlobTotals())
+    if missing:
+        with progress.meter(f"push to {repository.name}", sum(blob.size for blob in missing)) as meter:
+            uploaded = repository.writer.upload_all(missing, store, meter)
+        remote = BlobTotals(remote.blobs + uploaded.there.blobs, remote.size + uploaded.there.size)
+        moved = PushTotals(remote, uploaded.mounted, uploaded.sent)
     repository.writer.put(image.manifest, MANIFEST_TYPE)
     return moved
 
@@ -217,14 +217,14 @@ def format_summary(moved: PushTotals) -> str:
 
 # Find layers that a trusted attestation describes and the target registry already stores.
 #
-# They are neither built nor pushed. Trusted are this store, about layers that it once built, and the signers that the
-# project names. An untrusted description could name another layer's digest under the hash of an honest wheel.
+# They are neither built nor pushed. Trusted sources are this store, for layers that it has built, and the signers that
+# the project names. An untrusted description could name a malicious layer under the hash of a harmless wheel.
 
-_MAX_SCAN = 64 << 20  # bytes of a wheel scan, whose size its name does not tell
+_MAX_SCAN = 64 << 20  # bytes of a wheel scan, whose size is not known before it is fetched
 
 
 class AttachmentReader:
-    """The verified attachments of images; read once for each image, since later additions are the run's own."""
+    """Reads and verifies the attachments of each image once, since later ones are added by this run."""
 
     def __init__(self, trust: Trust, progress: Progress) -> None:
         self._trust, self._progress = trust, progress
@@ -251,11 +251,11 @@ def find_remote_layers(
 ) -> RemoteLayers:
     """Return the layers missing in the store that are attested by a trusted signer and stored in `repositories[0]`.
 
-    Layers that only the other repositories store are mounted from there. The images that `tags`, and the tag most
-    similar to them, name may share layers with this one; their attestations are read. For layers that are used, the
-    store learns the attested scans of the lock's wheels.
+    Layers that only the other repositories store are mounted from them. The images that `tags` and the most similar tag
+    name may share layers with this image, so their attestations are read. If layers are used, the attested scans of the
+    lock's wheels are written to the store.
     """
-    missing = frozenset(each.plan.key for each in resolve_layers(lock, store) if each.origin is LayerOrigin.BUILD)
+    missing = frozenset(source.plan.key for source in resolve_layers(lock, store) if source.origin is LayerOrigin.BUILD)
     if not missing:
         return RemoteLayers()
     layers: dict[str, Layer] = dict(previously_built_layers(lock, store))
@@ -264,7 +264,7 @@ def find_remote_layers(
     required: Mapping[str, Layer] = layers if compression == "zstd" else gzip
     if not required.keys() >= missing:
         for repository, digest in _tagged(repositories, tags):
-            with suppress(FetchError):  # of what cannot be read, the layers are built here
+            with suppress(FetchError):  # layers of images that cannot be read are built
                 for described in _attested(attachments.read(repository, digest).documents):
                     for key, layer in described.layers_by_key.items():
                         layers.setdefault(key, layer)
@@ -275,8 +275,8 @@ def find_remote_layers(
                 break
     stored = stored_layers(repositories[0], {key: required[key] for key in missing & layers.keys() & required.keys()})
     if stored:
-        what = f"{repositories[0].name} has {len(stored)} of {counted(len(missing), 'layer')} missing in this store"
-        progress.say(what)
+        message = f"{repositories[0].name} has {len(stored)} of {counted(len(missing), 'layer')} missing in this store"
+        progress.say(message)
         import_remote_scans(lock, scans, store, progress)
     return RemoteLayers(
         repositories[0].reader,
@@ -286,25 +286,26 @@ def find_remote_layers(
 
 
 def _same_contents(other: Mapping[str, Layer], layers: Mapping[str, Layer]) -> dict[str, Layer]:
-    """Return those of the `other` layers that unpack to the same bytes as `layers`; another builder's may differ."""
+    """Return the `other` layers with the same diff_ids as `layers`, since another builder's layers may differ."""
     return {key: layer for key, layer in other.items() if key in layers and layers[key].diff_id == layer.diff_id}
 
 
 def _tagged(repositories: Sequence[RemoteRepository], tags: Tags) -> Iterator[tuple[RemoteRepository, str]]:
-    """Yield the images that the tags name in each repository, each once; a repository that cannot be read has none.
+    """Yield each image that the tags name in the repositories once. A repository that cannot be read is skipped.
 
-    In the first repository the tag most similar to the immutable one counts too: it may be newer than the mutable tags.
+    In the first repository the tag most similar to the immutable one counts too, since it may be newer than the mutable
+    tags.
     """
     required = tuple(dict.fromkeys((tags.immutable, *tags.mutable, *CHANNELS)))
     for repository in repositories:
-        found: dict[str, None] = {}
+        digests: dict[str, None] = {}
         with suppress(FetchError, PublishError):
             near = most_similar(tags.immutable, repository.reader.tags()) if repository is repositories[0] else None
             for tag in (*required, *filter(None, [near])):
                 if digest := repository.resolve_tag(tag):
-                    found[digest] = None
+                    digests[digest] = None
         images: dict[str, None] = {}
-        for digest in found:
+        for digest in digests:
             with suppress(FetchError):
                 images |= dict.fromkeys(repository.images(digest))
         yield from ((repository, image) for image in images)
@@ -314,7 +315,7 @@ def _attested(documents: Sequence[Attached]) -> Iterator[LayersDocument]:
     """Yield the descriptions of layers that trusted signers attest."""
     for document in documents:
         if document.document.kind is LAYERS and document.signer is not None:
-            with suppress(TrustError):  # of a newer imagegen: its layers are built here
+            with suppress(TrustError):  # a newer imagegen wrote it; its layers are built
                 yield read_description(document.document.content)
 
 
@@ -332,10 +333,10 @@ def import_remote_scans(
     try:
         import_scans(lock, store, scans, fetch)
     except FetchError as error:
-        progress.say(f"note: the wheels are scanned here: {error}")
+        progress.say(f"note: the wheels are scanned on this machine: {error}")
 
 
 def stored_layers(repository: RemoteRepository, layers: Mapping[str, Layer]) -> frozenset[str]:
-    """Return the keys of the layers that the repository has, or mounts from another one. Raises PublishError."""
+    """Return the keys of the layers that the repository has or mounts from another one. Raises PublishError."""
     present = repository.writer.present(layers.values())
     return frozenset(key for key, layer in layers.items() if layer.digest in present or repository.writer.link(layer))

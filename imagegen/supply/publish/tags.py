@@ -1,7 +1,7 @@
 """The tags of a published image. No I/O.
 
-An image has one immutable tag and several mutable ones; each tagger is a row of a table. Source of what a tag may be:
-OCI distribution-spec v1.1, "Pulling manifests".
+An image has one immutable tag and several mutable ones; each tagger is a row of a table. Source of the syntax: OCI
+distribution-spec v1.1, "Pulling manifests".
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Channel = Literal["latest", "nightly"]
 CHANNELS: tuple[Channel, ...] = ("latest", "nightly")
 COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
 
-LONGEST = 128  # characters
+MAX_LENGTH = 128  # characters
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _INVALID = re.compile(r"[^A-Za-z0-9._-]")
 _HASH_DIGITS = 8
 _IMMUTABLE = re.compile(rf"\d{{4}}\.\d\d\.\d\d-(.*)-([0-9a-f]{{{_HASH_DIGITS}}})(?:-gzip)?")
-# An axis's value of this name would make one tag mean two things.
+# If an axis had one of these values, a tag could have two meanings.
 _RESERVED = frozenset({"latest", "nightly", "gzip"})
 COMPRESSION_SUFFIXES: Mapping[Compression, str] = {"zstd": "", "gzip": "-gzip"}
 
@@ -64,9 +64,9 @@ class TagInput:
         channel: Channel = "latest",
         compression: Compression = "zstd",
     ) -> TagInput:
-        """Return the input for the index of images that differ in the platform alone.
+        """Return the input for the index of images that differ only in the platform.
 
-        The tags are those of the first lock on the default platform, with a hash of the inputs of all locks.
+        The tags have the values of the first lock on the default platform, with a hash of the inputs of all locks.
         """
         first = cls.of(locks[0], defaults, channel, compression)
         return replace(first, axes={**first.axes, "platform": defaults["platform"]}, inputs=index_inputs(locks))
@@ -78,13 +78,13 @@ class TagInput:
 
 
 def index_inputs(locks: Iterable[Lock]) -> str:
-    """Return the hash of the inputs of an index: of those of its images, by platform."""
+    """Return the hash of the inputs of an index, which are the inputs of its images by platform."""
     return digest_of(canonical_json({lock.platform: inputs_hash(lock) for lock in locks}))
 
 
 @dataclass(frozen=True)
 class Tags:
-    """The tags of one image or index: `immutable` names its inputs forever, `mutable` the newest one of a channel."""
+    """The tags of an image or index: `immutable` for its inputs, `mutable` for the newest image of a channel."""
 
     immutable: str
     mutable: tuple[str, ...]
@@ -96,26 +96,24 @@ Tagger = Callable[[TagInput], str | None]
 def immutable_tag(subject: TagInput) -> str:
     """Return the immutable tag: 2026.11.20-torch2.13.0-cu130-vllm0.31.0-py311-1a2b3c4d.
 
-    A long title is cut at its end.
+    A long title is truncated.
     """
-    others = sorted(subject.differs - {"cuda", "python"})  # the title says these two
+    other_axes = sorted(subject.differs - {"cuda", "python"})  # the title has these two
     date = subject.as_of.partition("T")[0].replace("-", ".")
-    named = "-".join([date, subject.title, *(subject.axes[axis] for axis in others)])
+    stem = "-".join([date, subject.title, *(subject.axes[axis] for axis in other_axes)])
     ending = "-" + subject.inputs.removeprefix("sha256:")[:_HASH_DIGITS]
-    return _INVALID.sub("-", named)[: LONGEST - len(ending) - len(COMPRESSION_SUFFIXES[subject.compression])] + ending
+    return _INVALID.sub("-", stem)[: MAX_LENGTH - len(ending) - len(COMPRESSION_SUFFIXES[subject.compression])] + ending
 
 
 def most_similar(name: str, tags: Iterable[str]) -> str | None:
-    """Return the immutable tag most similar to `name`: the longest common beginning of the title; of those the
-    newest.
-    """
-    others = [tag for tag in tags if tag != name and _IMMUTABLE.fullmatch(tag)]
-    return max(others, key=lambda tag: (_common(_title(name), _title(tag)), tag), default=None)
+    """Return the newest immutable tag whose title has the longest common prefix with `name`."""
+    candidates = [tag for tag in tags if tag != name and _IMMUTABLE.fullmatch(tag)]
+    return max(candidates, key=lambda tag: (_shared_length(_title(name), _title(tag)), tag), default=None)
 
 
-def _common(one: str, other: str) -> int:
-    """Characters that both begin with."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+def _shared_length(name: str, other: str) -> int:
+    """Return the length of the common prefix."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(name, other, strict=False)))
 
 
 def _title(tag: str) -> str:
@@ -128,7 +126,7 @@ def _latest(subject: TagInput) -> str | None:
 
 
 def _cuda(subject: TagInput) -> str | None:
-    """Return the tag of the CUDA version for the one cell with it that is nearest to the default; None for others."""
+    """Return the tag of the CUDA version for the cell that differs from the default only in it; None for others."""
     return subject.axes["cuda"] if subject.channel == "latest" and subject.differs <= {"cuda"} else None
 
 
@@ -146,23 +144,22 @@ MUTABLE_TAGGERS: tuple[Tagger, ...] = (_latest, _cuda, _cell_suffix, _nightly)
 
 
 def tags(subject: TagInput) -> Tags:
-    """Return all tags of an image. One in another compression has tags of its own: it is other bytes for the same
-    inputs.
+    """Return all tags of an image. Another compression has other tags, since its bytes differ for the same inputs.
 
-    Raises PublishError for a mutable tag that no registry takes, or that would have a second meaning.
+    Raises PublishError for a mutable tag that registries reject, or that would have two meanings.
     """
     if words := _RESERVED & set(re.split("[-./]", subject.suffix)):
-        why = f'"{min(words)}" is a word of the tags themselves, and one of the cell\'s axes has it as a value'
+        why = f'"{min(words)}" is reserved for tags, and one of the cell\'s axes has it as a value'
         raise PublishError(
             f"{subject.cell} cannot have tags",
             code="publish-no-tags",
             why=why,
-            fix="name that value otherwise in the matrix",
+            fix="rename that value in the matrix",
         )
     mutable = _mutable(subject)
     for tag in mutable:
         if not _TAG.fullmatch(tag):
-            why = f"{tag} has {len(tag)} characters, and a tag has at most {LONGEST}"
+            why = f"{tag} has {len(tag)} characters, and a tag has at most {MAX_LENGTH}"
             raise PublishError(
                 f"{subject.cell} cannot have tags",
                 code="publish-no-tags",
@@ -173,18 +170,18 @@ def tags(subject: TagInput) -> Tags:
 
 
 def contradiction(tag: str, locks: Sequence[Lock], cells: Iterable[Cell], default: Cell) -> str | None:
-    """Return why `tag` is not one of the image of a lock, or of an index of the images of several.
+    """Return why `tag` cannot be a tag of the image of a lock, or of an index of the images of several locks.
 
-    None where nothing contradicts, as for a tag of another origin. `cells` are those of the image, `default` is the one
-    that `latest` names.
+    Return None if it can, as for a tag that imagegen does not give. `cells` are the image's cells, `default` is the
+    cell that `latest` names.
     """
     if match := _IMMUTABLE.fullmatch(tag):
         inputs = inputs_hash(locks[0]) if len(locks) == 1 else index_inputs(locks)
-        own = inputs.removeprefix("sha256:")[:_HASH_DIGITS]
-        return None if match[2] == own else f"the tag names the inputs {match[2]}, the lock's are {own}"
+        lock_digits = inputs.removeprefix("sha256:")[:_HASH_DIGITS]
+        return None if match[2] == lock_digits else f"the tag names the inputs {match[2]}, the lock's are {lock_digits}"
     owners = [cell.id for cell in cells if tag in _tags_of(cell, default)]
-    first = min(locks, key=lambda lock: lock.platform != default.platform)  # it gives an index its tags
-    return f"the tag is that of {owners[0]}" if owners and first.cell not in owners else None
+    first = min(locks, key=lambda lock: lock.platform != default.platform)  # an index has the tags of this lock
+    return f"the tag belongs to {owners[0]}" if owners and first.cell not in owners else None
 
 
 def _tags_of(cell: Cell, default: Cell) -> set[str]:
@@ -199,5 +196,5 @@ def _tags_of(cell: Cell, default: Cell) -> set[str]:
 
 
 def _mutable(subject: TagInput) -> tuple[str, ...]:
-    found = [tag for tagger in MUTABLE_TAGGERS if (tag := tagger(subject)) is not None]
-    return tuple(dict.fromkeys(_INVALID.sub("-", tag) + COMPRESSION_SUFFIXES[subject.compression] for tag in found))
+    names = [tag for tagger in MUTABLE_TAGGERS if (tag := tagger(subject)) is not None]
+    return tuple(dict.fromkeys(_INVALID.sub("-", tag) + COMPRESSION_SUFFIXES[subject.compression] for tag in names))
