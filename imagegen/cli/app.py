@@ -1,4 +1,4 @@
-"""The command line's session: results go to stdout through `out` or `json`, messages to stderr through `progress`."""
+"""The session of a command. Results go to stdout (`out`, `json`), messages to stderr (`progress`)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from imagegen.run.smoke import SmokeReport
 
-# Variables by which users have text laid out as for a terminal, on a pipe too. Source: rich's Console.
+# Variables with which users request terminal output on a pipe. Source: rich's Console.
 _FORMATTING = ("COLUMNS", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 
 
@@ -43,7 +43,7 @@ class App(Session):
 
 
 def _output(env: Mapping[str, str], *, stderr: bool = False) -> Output:
-    """Text is shown as it is written; colours as rich decides (NO_COLOR); lines are cut for terminals only."""
+    """Return an output without markup. rich decides on colours (NO_COLOR); only terminals wrap lines."""
     stream = sys.stderr if stderr else sys.stdout
     if not (stream and stream.isatty()) and not any(env.get(name) for name in _FORMATTING):
         return PlainOutput(stderr=stderr)
@@ -64,14 +64,14 @@ def json_option(text: str = "Print JSON.") -> Callable[[_Command], _Command]:
     return click.option("--json", "as_json", is_flag=True, help=text)
 
 
-# Tables for terminals of any width and for pipes: no cell is cut, and no line ends in blanks.
+# Tables for terminals of any width and for pipes. Cells are not truncated, and lines have no trailing blanks.
 
 _GAP = "  "  # between columns
-_NARROW, _NARROWEST = 16, 8  # columns of a terminal: text in less is hard to read, or not readable at all
+_NARROW, _NARROWEST = 16, 8  # columns of a terminal; narrower text is hard to read, or unreadable
 
 
 def write_document(output: Path | None, document: bytes) -> None:
-    """Write a document to a file, or to stdout where it is None. Raises UsageError where the file cannot be written."""
+    """Write a document to a file, or to stdout if it is None. Raises UsageError if the file cannot be written."""
     if output is None:
         click.echo(document, nl=False)
         return
@@ -89,16 +89,16 @@ class Styled(str):
     style: str
 
     def __new__(cls, text: str, style: str) -> Styled:
-        made = super().__new__(cls, text)
-        made.style = style
-        return made
+        styled = super().__new__(cls, text)
+        styled.style = style
+        return styled
 
 
 class Table:
-    """Rows below headers. Columns in `wraps` are wrapped at words where the terminal is narrow, the others never.
+    """Rows below headers. If the terminal is narrow, only columns in `wraps` are wrapped, at words.
 
-    If the terminal is too narrow for those, each row has its first cell on a line of its own, which can be copied, and
-    the rest indented below it.
+    If it is too narrow for the other columns, each row has its first cell on a separate line, and the other cells
+    indented below it.
     """
 
     def __init__(self, *headers: str, wraps: Collection[str] = (), show_header: bool = True) -> None:
@@ -106,7 +106,7 @@ class Table:
         self._rows: list[Sequence[str]] = [[Styled(header, "bold") for header in headers]] if show_header else []
 
     def add_row(self, *cells: str) -> None:
-        """Raises ValueError where the number of cells is not that of the headers."""
+        """Add a row. Raises ValueError if the numbers of cells and headers differ."""
         if len(cells) != len(self._wraps):
             raise ValueError(f"{len(cells)} cells for {len(self._wraps)} columns")
         self._rows.append(cells)
@@ -116,8 +116,9 @@ class Table:
         if isinstance(output, PlainOutput):
             widths = self._widths(0, output.width, _NARROW)
             for row in self._rows:
-                for parts in zip_longest(*(cell.split("\n") for cell in row), fillvalue=""):
-                    padded = (part + " " * (width - _width(part)) for part, width in zip(parts, widths, strict=True))
+                for cell_lines in zip_longest(*(cell.split("\n") for cell in row), fillvalue=""):
+                    cells = zip(cell_lines, widths, strict=True)
+                    padded = (text + " " * (width - _width(text)) for text, width in cells)
                     output.print(_GAP.join(padded).rstrip())
             return
         for line in self._lines(cast("Console", output)):
@@ -133,24 +134,28 @@ class Table:
                 yield from _joined(row, widths, console)
             return
         widths = self._widths(1, console.width - len(_GAP), _NARROWEST)
-        for first, *rest in rows:
+        for first, *cells in rows:
             yield first
-            for line in _joined(rest, widths, console):
+            for line in _joined(cells, widths, console):
                 yield Text(_GAP) + line if line else line
 
     def _widths(self, start: int, width: int, least: int) -> list[int]:
-        """The widths of the columns from `start` on: `width` together where those that wrap have at least `least`."""
+        """Return the widths of the columns from `start` on.
+
+        They fit into `width` if wrapped columns can have `least`.
+        """
         natural = [max((_width(row[column]) for row in self._rows), default=0) for column in range(len(self._wraps))]
         columns = list(zip(natural, self._wraps, strict=True))[start:]
 
         def capped(cap: int) -> list[int]:
             return [min(size, cap) if wraps else size for size, wraps in columns]
 
-        return next((found for cap in range(width, least, -1) if _total(found := capped(cap)) <= width), capped(least))
+        fitting = (widths for cap in range(width, least, -1) if _total(widths := capped(cap)) <= width)
+        return next(fitting, capped(least))
 
 
 def _width(text: str) -> int:
-    """Return how many columns of a terminal a text takes."""
+    """Return the number of terminal columns of a text."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -169,36 +174,36 @@ def _rich(text: str) -> Text:
 
 
 def _joined(row: Sequence[Text], widths: Sequence[int], console: Console) -> Iterator[Text]:
-    """The lines of one row."""
+    """Yield the lines of a row."""
     from rich.text import Text
 
     cells = [cell.wrap(console, max(width, 1), overflow="fold") for cell, width in zip(row, widths, strict=True)]
-    for parts in zip_longest(*cells, fillvalue=Text()):
+    for cell_lines in zip_longest(*cells, fillvalue=Text()):
         line = Text()
-        for part, width in zip(parts, widths, strict=True):
+        for part, width in zip(cell_lines, widths, strict=True):
             part.rstrip()
             line += part + Text(" " * (width - part.cell_len) + _GAP)
         line.rstrip()
         yield line
 
 
-def print_styled(output: Output, *parts: str) -> None:
-    """Print parts, some of them `Styled`, as one line."""
+def print_styled(output: Output, *texts: str) -> None:
+    """Print texts, some of them `Styled`, as one line."""
     if isinstance(output, PlainOutput):
-        output.print("".join(parts))
+        output.print("".join(texts))
         return
     from rich.text import Text
 
-    output.print(Text().join(map(_rich, parts)))
+    output.print(Text().join(map(_rich, texts)))
 
 
-# Results of commands: lines and tables, the checks of an image, files of reports.
+# Print results of commands, such as lines, tables and reports of checks.
 
 _COLOUR = {"pass": "green", "skip": "yellow", "fail": "red", "crash": "red"}
 
 
 def print_report(output: Output, report: SmokeReport) -> None:
-    """Print one row per check, and the count of skipped ones."""
+    """Print a row for each check, and the number of checks by status."""
     table = Table("check", "result", "time", "", wraps=("",))
     for result in report.results:
         status = Styled(result.status, _COLOUR[result.status])
@@ -208,7 +213,7 @@ def print_report(output: Output, report: SmokeReport) -> None:
 
 
 def print_lines(output: Output, lines: Iterable[str | Table]) -> None:
-    """Print lines and tables, one after the other."""
+    """Print lines and tables."""
     for line in lines:
         if isinstance(line, Table):
             line.print(output)
@@ -217,7 +222,7 @@ def print_lines(output: Output, lines: Iterable[str | Table]) -> None:
 
 
 def check_writable(file: Path) -> None:
-    """Raise UsageError if the file cannot be written, before the checks, which take minutes."""
+    """Raise UsageError if the file cannot be written, before checks that take minutes."""
     try:
         file.open("a").close()
     except OSError as error:
@@ -227,9 +232,9 @@ def check_writable(file: Path) -> None:
 
 
 def complete_cells(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001 - click's signature
-    """Return the images and cells whose names begin with `incomplete`; a shell has no place for an error.
+    """Return the images and cells whose names begin with `incomplete`; none after an error, which a shell cannot show.
 
-    Cells come after an image's whole name, since there are many.
+    Cells are listed only after the full name of an image, because there are many.
     """
     try:
         matrix = App(os.environ, Path(ctx.find_root().params.get("project") or ".")).matrix
@@ -237,6 +242,7 @@ def complete_cells(ctx: click.Context, param: click.Parameter, incomplete: str) 
         return []
     images = [CompletionItem(name, help=matrix.select(name)[0].description) for name in matrix.defaults]
     cells = [CompletionItem(cell.id, help=cell.purpose) for cell in matrix.all_cells]
-    found = [image for image in images if image.value.startswith(incomplete)]
-    whole = any(incomplete.startswith(image.value) for image in images)
-    return found + [each for each in cells if each.value.startswith(incomplete)] if whole or not found else found
+    matches = [image for image in images if image.value.startswith(incomplete)]
+    if matches and not any(incomplete.startswith(image.value) for image in images):
+        return matches
+    return matches + [cell for cell in cells if cell.value.startswith(incomplete)]

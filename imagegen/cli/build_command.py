@@ -1,4 +1,4 @@
-"""imagegen build; and options that commands share which compile wheels, or lock what must be compiled."""
+"""imagegen build; and options of all commands that compile wheels or select platforms."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ from imagegen.plan.matrix.model import Cell
 builder_option = click.option(
     "--builder",
     metavar="NAME",
-    help="A builder that `docker buildx ls` shows (remote, Kubernetes): it compiles, in place of the engine's own.",
+    help="Compile with this builder of `docker buildx ls` (remote, Kubernetes), instead of the engine's.",
 )
 
 platform_option = click.option(
     "--platform",
     metavar="PLATFORMS",
-    help="CELL on these platforms: all, or linux/amd64,linux/arm64. Several have one image index.",
+    help="CELL on these platforms: all, or linux/amd64,linux/arm64. Several get one image index.",
 )
 
 
 def cells_by_index(app: App, pattern: str, platforms: str | None) -> list[tuple[Cell, ...]]:
-    """Return the selected cells, each alone, or with `platforms` those that are one index; see Matrix.select.
+    """Return the selected cells one by one, or with `platforms` the cells of each index; see Matrix.select.
 
     Raises UsageError.
     """
     chosen = app.matrix.select(pattern)
     if platforms is None:
-        return [(each,) for each in chosen]
-    groups = [app.matrix.on_platforms(each, platforms) for each in chosen]
+        return [(chosen_cell,) for chosen_cell in chosen]
+    groups = [app.matrix.on_platforms(chosen_cell, platforms) for chosen_cell in chosen]
     return list({group[0].id: group for group in groups}.values())
 
 
-# imagegen build: from a lock to a smoke-tested, tagged image.
+# imagegen build makes a smoke-tested, tagged image from a lock.
 
 
 @click.command("build")
@@ -68,7 +68,7 @@ def cells_by_index(app: App, pattern: str, platforms: str | None) -> list[tuple[
 @click.option(
     "--scratch-base",
     is_flag=True,
-    help="Where the archive lacks locked Debian packages, build on today's, from a scratch lock.",
+    help="If the archive lacks locked Debian packages, build on today's, from a scratch lock.",
 )
 @platform_option
 @builder_option
@@ -91,25 +91,23 @@ def command(
     """Build CELL from its lock, smoke-test it, tag it. The last line on stdout is the image's digest.
 
     An audit of the files runs first; its errors end the build. Smoke checks that passed for exactly this image in the
-    same engine do not run again, unless a GPU is there that they did not have.
+    same engine do not run again, unless there is a GPU that they did not have.
 
     A glob ('hopper-*') that matches several cells builds them side by side, as far as cores, memory and disk allow,
-    continues when one fails, and prints a table; the exit code is that of the first cell that failed.
+    continues when one fails, and prints a table; the exit code is the first failed cell's.
 
-    --platform adds the cells that differ from CELL in the platform alone. With --output they are one layout with an
+    --platform adds the cells that differ from CELL only in the platform. With --output they are one layout with an
     image index, whose digest is the last line.
     """
     for flag, is_set in {"--require-gpu": require_gpu, "--retest": retest}.items():
         if no_test and is_set:
-            raise OptionConflictError(
-                f"{flag} is about the checks that --no-test leaves out", fix="leave out one of the two"
-            )
+            raise OptionConflictError(f"{flag} and --no-test exclude each other", fix="leave out one of the two")
     options = BuildOptions(not no_test, not no_audit, require_gpu, scratch_base, builder, retest)
     groups = cells_by_index(app, cell, platform)
     if output is not None:
         directory = _directory(output, cell, groups)
         return build_into_layout(app, groups[0], directory, options, as_json=as_json)
-    chosen = [each for group in groups for each in group]
+    chosen = [chosen_cell for group in groups for chosen_cell in group]
     if len(chosen) > 1:
         flags = {
             "--no-test": no_test,
@@ -118,8 +116,8 @@ def command(
             "--require-gpu": require_gpu,
             "--scratch-base": scratch_base,
         }
-        given = [flag for flag, is_set in flags.items() if is_set] + (["--builder", builder] if builder else [])
-        return build(app, chosen, given, as_json=as_json)
+        arguments = [flag for flag, is_set in flags.items() if is_set] + (["--builder", builder] if builder else [])
+        return build(app, chosen, arguments, as_json=as_json)
     (only,) = chosen
     built = build_into_engine(app, only, app.fresh_lock(only), options)
     if as_json:
@@ -130,8 +128,8 @@ def command(
 
 
 def build_into_layout(app: App, cells: Sequence[Cell], directory: Path, options: BuildOptions, *, as_json: bool) -> int:
-    """Build one layout of the cells, and print its digest. Raises as `build_layout`."""
-    locks = [(each, app.fresh_lock(each)) for each in cells]
+    """Build a layout of the cells, and print its digest. Raises the errors of `build_layout`."""
+    locks = [(chosen_cell, app.fresh_lock(chosen_cell)) for chosen_cell in cells]
     app.progress.say("note: no smoke checks, they need an engine that runs the image")
     built = build_layout(app, locks, directory, options, compile_wheels=options.builder is not None)
     if as_json:
@@ -157,31 +155,34 @@ def _directory(output: str, pattern: str, groups: Sequence[Sequence[Cell]]) -> P
             f"--output {output} is not of the form oci:DIR", code="usage-invalid-value", fix="--output oci:./image"
         )
     if len(groups) != 1:
-        names = ", ".join(each.id for group in groups for each in group)
+        names = ", ".join(chosen_cell.id for group in groups for chosen_cell in group)
         raise UsageError(
             f"--output takes one cell, and {pattern} matches {names}",
             code="usage-several-cells",
-            why="a layout has one image, or with --platform those of cells that differ in the platform alone",
+            why="a layout has one image, or with --platform the images of cells that differ only in the platform",
             fix="name one of them",
         )
     return Path(directory)
 
 
 def build_into_engine(app: App, cell: Cell, lock: Lock, options: BuildOptions) -> BuiltImage:
-    """Build the image in an engine, and print its smoke report, its tags and how to run it. Raises as `build_image`."""
-    from imagegen.run.engine import Engine  # late: a build into a layout needs none
+    """Build the image in an engine, and print its smoke report, its tags and how to run it.
+
+    Raises the errors of `build_image`.
+    """
+    from imagegen.run.engine import Engine  # late, because a build into a layout needs no engine
 
     with Engine.connect(app.settings, app.progress) as engine:
         try:
             built = build_image(app, cell, lock, engine, options)
         except SmokeError as error:
-            from imagegen.run.smoke import SmokeFailed  # late: few builds fail so
+            from imagegen.run.smoke import SmokeFailed  # late, because few builds fail so
 
             if isinstance(error, SmokeFailed):
                 print_report(app.console, error.report)
             raise
         if built.tested is not None:
-            from imagegen.wheels.throttle import duration  # late: what compiles is not needed for anything else
+            from imagegen.wheels.throttle import duration  # late, because only this line needs it
 
             app.progress.say(f"tested {duration(built.tested)} ago; --retest runs the checks again")
         elif built.report:
@@ -305,13 +306,13 @@ def run_builds(
         try:
             while waiting or running:
                 while waiting and len(running) < most:
-                    taken = sum(sizes[cell] for cell in running.values())
-                    if running and free() < taken + sizes[waiting[0]]:
+                    used = sum(sizes[cell] for cell in running.values())
+                    if running and free() < used + sizes[waiting[0]]:
                         break
                     cell = waiting.pop(0)
                     running[pool.submit(run, cell)] = cell
-                done, _ = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
+                finished, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in finished:
                     del running[future]
                     yield future.result()
         except BaseException:

@@ -15,20 +15,20 @@ from imagegen import __version__
 from imagegen.core.errors import MemoryLimitError, UsageError
 from imagegen.core.text import did_you_mean
 
-_PATH = "imagegen.command"  # in a context's meta, which all contexts of a run share: the command that was found last
+_PATH = "imagegen.command"  # key of the last command in a context's meta, which all contexts of a run share
 
 
 class CommandGroup(click.Group):
     """A group that suggests a command for an unknown one."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        known = self.list_commands(ctx)
-        if cmd_name in known:
+        names = self.list_commands(ctx)
+        if cmd_name in names:
             ctx.meta[_PATH] = f"{ctx.command_path} {cmd_name}"
             return self._load(cmd_name)
-        if ctx.resilient_parsing:  # a shell completes
+        if ctx.resilient_parsing:  # shell completion
             return None
-        fix = did_you_mean(cmd_name, known) or f"known are {', '.join(known)}"
+        fix = did_you_mean(cmd_name, names) or f"known are {', '.join(names)}"
         raise UsageError(f'there is no command "{cmd_name}"', code="usage-unknown-command", fix=fix)
 
     def _load(self, name: str) -> click.Command:
@@ -36,8 +36,9 @@ class CommandGroup(click.Group):
 
 
 class LazyGroup(CommandGroup):
-    """A group that imports a command's module on first use. `known` maps a command to its line in `--help`; `module` is
-    the pattern of module names: "imagegen.cli.{}_command".
+    """A group that imports a command's module on first use.
+
+    `known` maps a command to its line in `--help`; `module` is the pattern of module names, "imagegen.cli.{}_command".
     """
 
     def __init__(self, *args: Any, known: Mapping[str, str], module: str, **kwargs: Any) -> None:
@@ -58,7 +59,7 @@ class LazyGroup(CommandGroup):
 
 # The list of commands, and how one is run.
 
-# Command -> what `--help` says.
+# Command -> line in `--help`.
 COMMANDS = {
     "list": "List images and cells with their purpose and state.",
     "show": "Show the packages of an image and the reason for each pin.",
@@ -75,7 +76,7 @@ COMMANDS = {
     "publish": "Push an image with its attestations, smoke-test it, and move its tags.",
     "nightly": "Update locks to the newest accepted versions; build, test and publish them.",
     "export": "Write an image as a squashfs file, for enroot and pyxis.",
-    "audit": "Find what would fail on the GPU in the files of a cell, an image, an environment or wheels.",
+    "audit": "Find faults of GPU code in the files of a cell, an image, an environment or wheels.",
     "sbom": "Print the SBOM of a locked image, for vulnerability scanners.",
     "verify": "Verify an image against its lock: bytes, signature, attestations; with --rebuild, rebuild it.",
     "wheels": "Find, build, list, push, pull and remove wheels that no index serves.",
@@ -106,7 +107,7 @@ def cli(ctx: click.Context, *, project: Path) -> None:
     from imagegen.cli.app import App
 
     app = ctx.obj = App(os.environ, project)
-    # After the result. `show` explains a lock; `lock` comes before all other commands on it.
+    # After the result. Only `lock` and `show` explain the warnings.
     ctx.call_on_close(lambda: app.print_warnings(explain=ctx.invoked_subcommand in ("lock", "show")))
 
 
@@ -116,7 +117,7 @@ def run(command: click.Command = cli, name: str = "imagegen") -> object:
         command.main(prog_name=name)
     meta: dict[str, Any] = {}
     try:
-        # Not cli.main: it takes every broken pipe, also one to a program of ours, for a reader who has gone.
+        # Not cli.main, which ends silently after any broken pipe, also after one to a child process.
         with command.make_context(name, sys.argv[1:]) as context:
             meta = context.meta
             return command.invoke(context)
@@ -137,21 +138,19 @@ def run(command: click.Command = cli, name: str = "imagegen") -> object:
         error.show()
         return UsageError.exit_code
     except click.ClickException as error:
-        place = getattr(error, "ctx", None)
-        what = error.format_message().rstrip(".")
-        # click gives an option without its value no context
-        path = place.command_path if place else meta.get(_PATH, name)
-        fix = _before_command(error, path) or f"`{path} --help` says what it takes"
-        raise UsageError(what[:1].lower() + what[1:], fix=fix) from error
+        failed = getattr(error, "ctx", None)
+        message = error.format_message().rstrip(".")
+        # an error about an option without its value has no context
+        path = failed.command_path if failed else meta.get(_PATH, name)
+        fix = _before_command(error, path) or f"see `{path} --help`"
+        raise UsageError(message[:1].lower() + message[1:], fix=fix) from error
 
 
 def _before_command(error: click.ClickException, path: str) -> str | None:
-    """Return how to write an option of imagegen itself that was given after the command `path`; None for other
-    errors.
-    """
+    """Return the fix for a global option that was given after the command `path`; None for other errors."""
     name = getattr(error, "option_name", None)
-    own = next((param for param in cli.params if name in param.opts), None)
-    if own is None or not isinstance(error, click.NoSuchOption):
+    option = next((param for param in cli.params if name in param.opts), None)
+    if option is None or not isinstance(error, click.NoSuchOption):
         return None
-    value = "" if getattr(own, "is_flag", False) else " DIR"
-    return f"imagegen {name}{value}{path.removeprefix('imagegen')} ...: it comes before the command"
+    value = "" if getattr(option, "is_flag", False) else " DIR"
+    return f"imagegen {name}{value}{path.removeprefix('imagegen')} ..., since it is a global option"

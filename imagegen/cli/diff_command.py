@@ -30,7 +30,7 @@ from imagegen.wheels.throttle import duration
 @click.option(
     "--platform",
     metavar="A[,B]",
-    help="Of image indexes, the platform of A's image and of B's: linux/arm64, or linux/amd64,linux/arm64.",
+    help="The platforms of A's and B's images in image indexes: linux/arm64, or linux/amd64,linux/arm64.",
 )
 @json_option()
 @pass_app
@@ -42,78 +42,83 @@ def command(app: App, *, before: str, after: str, platform: str | None, as_json:
     """
     first, second = _platforms(platform)
     with Client(app.settings) as client:
-        here = operand_sources(app, client)
-        sides = operands.read(before, here, first), operands.read(after, here, second)
-        found = difference(*sides, comparison_facts(app))
-        results = numerics.compare(*(_fingerprints(app, side) for side in (found.before, found.after)))
+        sources = operand_sources(app, client)
+        sides = operands.read(before, sources, first), operands.read(after, sources, second)
+        comparison = difference(*sides, comparison_facts(app))
+        results = numerics.compare(*(_fingerprints(app, side) for side in (comparison.before, comparison.after)))
     if as_json:
-        app.json({**_as_dict(found), "numerics": asdict(results) if results else None})
+        app.json({**_as_dict(comparison), "numerics": asdict(results) if results else None})
         return
-    click.echo(shown("; ".join([*wording.sentences(found), *(numerics.sentences(results) if results else ())])))
+    click.echo(shown("; ".join([*wording.sentences(comparison), *(numerics.sentences(results) if results else ())])))
     click.echo()
-    for side in (found.before, found.after):
+    for side in (comparison.before, comparison.after):
         click.echo(shown(f"{side.name}: {_described(side)}"))
-    print_lines(app.out, _lines(found))
+    print_lines(app.out, _lines(comparison))
     if results:
         print_lines(app.out, changed_numerics(results))
 
 
 def _platforms(text: str | None) -> tuple[Platform | None, Platform | None]:
-    """Parse the platforms of both sides, or the one of both. Raises UsageError."""
+    """Parse the platforms of both operands, or one platform for both. Raises UsageError."""
     if text is None:
         return None, None
-    named = text.split(",")
-    pairs = [each.split("/") for each in named]
-    if len(named) > 2 or any(len(pair) != 2 or not all(pair) for pair in pairs):
+    texts = text.split(",")
+    pairs = [name.split("/") for name in texts]
+    if len(texts) > 2 or any(len(pair) != 2 or not all(pair) for pair in pairs):
         raise UsageError(
             f'--platform "{text}" is not one platform or two',
             code="usage-invalid-value",
-            fix="--platform linux/arm64, or one for each side: --platform linux/amd64,linux/arm64",
+            fix="--platform linux/arm64, or one for each operand: --platform linux/amd64,linux/arm64",
         )
-    found = [Platform(*pair) for pair in pairs]
-    return found[0], found[-1]
+    platforms = [Platform(*pair) for pair in pairs]
+    return platforms[0], platforms[-1]
 
 
 def _fingerprints(app: App, side: DiffOperand) -> tuple[Fingerprint, ...]:
-    """Return the image's results of `imagegen test --numerics`: those in this store, then those attached to it."""
+    """Return the image's results of `imagegen test --numerics`, first from the store, then from its attachments."""
     digest = side.digest or (layers.built_digest(side.lock, app.store) if side.lock else None)
-    kept = recall(app.store, digest) if digest else ()
-    devices = {each.device for each in kept}
-    return (*kept, *(fingerprint for fingerprint in side.fingerprints if fingerprint.device not in devices))
+    stored = recall(app.store, digest) if digest else ()
+    devices = {measured.device for measured in stored}
+    return (*stored, *(fingerprint for fingerprint in side.fingerprints if fingerprint.device not in devices))
 
 
 def _described(side: DiffOperand) -> str:
     """Return the name of an operand and its size."""
-    said = [side.source, *([side.digest] if side.digest else [])]
+    texts = [side.source, *([side.digest] if side.digest else [])]
     if side.size is not None:
         exact = all(part.digest for part in side.layers or ())
-        said.append(f"{'' if exact else 'about '}{wording.amount(side.size)} compressed")
-    return ", ".join([*said, *([f"{wording.amount(side.unpacked)} unpacked"] if side.unpacked is not None else [])])
+        texts.append(f"{'' if exact else 'about '}{wording.amount(side.size)} compressed")
+    return ", ".join([*texts, *([f"{wording.amount(side.unpacked)} unpacked"] if side.unpacked is not None else [])])
 
 
-def _lines(found: Difference) -> Iterator[str | Table]:
+def _lines(comparison: Difference) -> Iterator[str | Table]:
     for title, changes in (
-        ("components", found.components),
-        ("packages", found.packages),
-        ("environments", found.environments),
-        ("Debian packages", found.debs),
-        ("axes", found.axes),
-        ("environment", found.env),
-        ("config", found.config),
-        ("copied files", found.files),
-        ("overrides", found.overrides),
+        ("components", comparison.components),
+        ("packages", comparison.packages),
+        ("environments", comparison.environments),
+        ("Debian packages", comparison.debs),
+        ("axes", comparison.axes),
+        ("environment", comparison.env),
+        ("config", comparison.config),
+        ("copied files", comparison.files),
+        ("overrides", comparison.overrides),
         (
-            "what it runs on",
-            [each for each in (found.base, found.interpreter, found.capabilities, found.driver) if each],
+            "runtime",
+            list(
+                filter(
+                    None,
+                    (comparison.base, comparison.interpreter, comparison.capabilities, comparison.driver),
+                )
+            ),
         ),
     ):
         if changes:
             yield f"\n{title}"
             yield _table(changes)
-    if found.rebuilds:
+    if comparison.rebuilds:
         yield "\nto compile"
-        yield from (f"  {_rebuild(rebuild)}" for rebuild in found.rebuilds)
-    if pull := found.pull:
+        yield from (f"  {_rebuild(rebuild)}" for rebuild in comparison.rebuilds)
+    if pull := comparison.pull:
         yield f"\nlayers: {len(pull.shared)} shared, {len(pull.new)} new, {len(pull.gone)} gone"
         yield from (f"  + {part.name}  {_weight(part)}" for part in pull.new)
         yield from (f"  - {part.name}  {_weight(part)}" for part in pull.gone)
@@ -133,17 +138,18 @@ def _table(changes: Sequence[Change]) -> Table:
     return table
 
 
-def _rebuild(each: Rebuild) -> str:
-    time = f"about {duration(each.seconds)} on {CORES} cores" if each.seconds else "an unmeasured time"
-    return f"{each.name} {each.version}: {'here already' if each.kept else time}; {', '.join(each.because)}"
+def _rebuild(rebuild: Rebuild) -> str:
+    time = f"about {duration(rebuild.seconds)} on {CORES} cores" if rebuild.seconds else "an unmeasured time"
+    state = "already compiled" if rebuild.kept else time
+    return f"{rebuild.name} {rebuild.version}: {state}; {', '.join(rebuild.because)}"
 
 
-def _as_dict(found: Difference) -> dict[str, Any]:
-    values = asdict(found)
-    for name in ("before", "after"):  # whose locks `show --json` prints
-        side: DiffOperand = getattr(found, name)
+def _as_dict(comparison: Difference) -> dict[str, Any]:
+    values = asdict(comparison)
+    for name in ("before", "after"):  # without the locks, which `show --json` prints
+        side: DiffOperand = getattr(comparison, name)
         values[name] = {"name": side.name, "source": side.source, "digest": side.digest, "size": side.size}
         values[name] |= {"unpacked": side.unpacked, "cell": side.lock.cell if side.lock else None}
-    values["same"] = found.empty
-    values["sentences"] = wording.sentences(found)
+    values["same"] = comparison.empty
+    values["sentences"] = wording.sentences(comparison)
     return values

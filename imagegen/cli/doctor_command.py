@@ -42,12 +42,12 @@ def command(
 ) -> None:
     """Check this host (for CELL's image, if named) or a container, or explain a log (of CELL's platform, if named).
 
-    Exit code 1 when a check fails or a log is explained, 2 if nothing here explains it; warnings and notes do not
+    Exit code 1 when a check fails or a log is explained, 2 if no known fault explains it; warnings and notes do not
     count.
     """
     if log:
         if fabric or container is not None:
-            raise OptionConflictError("--log explains a file alone", fix="leave out the other options")
+            raise OptionConflictError("--log explains only a file", fix="leave out the other options")
         machine = MACHINES[app.matrix.select_one(cell).platform] if cell else None
         models = model_types.load(app.matrix_directories)
         text, packages = log.read(LONGEST_LOG), app.harvested
@@ -66,7 +66,7 @@ def command(
 def _examine(app: App, cell: str | None, container: str | None, *, fabric: bool) -> list[doctor.Diagnosis]:
     """Examine this host or a container. Raises OptionConflictError for options that exclude each other."""
     if cell and container is not None:
-        raise OptionConflictError("a container knows its own cell", fix=f"leave out {cell}")
+        raise OptionConflictError("a container names its cell", fix=f"leave out {cell}")
     if fabric and container is not None:
         raise OptionConflictError("--fabric examines this host", fix="leave out --container")
     if fabric:
@@ -86,7 +86,7 @@ def _examine(app: App, cell: str | None, container: str | None, *, fabric: bool)
 
 
 def _fabric(app: App, cell: Cell | None) -> doctor.Diagnosis:
-    """Examine this host's connections; for a cell whose image is in the engine, with NCCL in a container of it."""
+    """Examine this host's connections. For a cell with an image in the engine, run NCCL in a container of it."""
     host = doctor.gather()
     if cell is None:
         return doctor.examine_fabric(Image(), None, host, doctor.Measured())
@@ -98,20 +98,22 @@ def _fabric(app: App, cell: Cell | None) -> doctor.Diagnosis:
 
 
 def _measured(app: App, cell: Cell, lock: Lock | None) -> doctor.Measured:
-    """Run the smoke check of NCCL in a container of the cell's image, if it is a CUDA image that the engine has."""
-    from imagegen.run import smoke  # late: the doctor of a host starts without them
+    """Run the smoke check of NCCL in a container of the cell's image, if the engine has it and it is for CUDA."""
+    from imagegen.run import smoke  # late, because checks of a host do not need it
 
     if cell.cuda_version is None:
         return doctor.Measured(reason=f"{cell.id} is for CPUs")
     if lock is None:
-        return doctor.Measured(reason=f"{cell.id} has no lock: nothing was measured (`imagegen lock {cell.id}`)")
+        return doctor.Measured(
+            reason=f"nothing was measured, because {cell.id} has no lock (`imagegen lock {cell.id}`)"
+        )
     tag = local_tags(lock)[1]
     default, locked = parts(cell, lock)[0]
     try:
         with Engine.connect(app.settings, app.progress) as engine:
             if engine.image_digest(tag) is None:
                 return doctor.Measured(
-                    reason=f"{tag} is not in Docker: nothing was measured (`imagegen build {cell.id}`)"
+                    reason=f"nothing was measured, because {tag} is not in Docker (`imagegen build {cell.id}`)"
                 )
             report = smoke.run(
                 engine,

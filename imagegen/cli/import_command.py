@@ -18,11 +18,11 @@ _WORDS = {"compatible": "no known conflict", "incompatible": "conflict", "unknow
 
 @click.command("import")
 @click.argument("source", metavar="FILE|IMAGE")
-@click.option("--name", metavar="IMAGE", help="The image's name (default: that of FILE's directory).")
+@click.option("--name", metavar="IMAGE", help="The image's name (default: the name of FILE's directory).")
 @click.option("--extra", "extras", multiple=True, metavar="NAME", help="An extra of the project.")
 @click.option("--group", "groups", multiple=True, metavar="NAME", help="A dependency group of the project.")
-@click.option("--target", metavar="STAGE", default="", help="A stage of a Dockerfile (default: the last one).")
-@click.option("--cuda", metavar="VALUE", default="", help="cpu, cu128 or the like (default: what FILE states).")
+@click.option("--target", metavar="STAGE", default="", help="A stage of a Dockerfile (default: the last).")
+@click.option("--cuda", metavar="VALUE", default="", help="cpu, cu128 or the like (default: FILE's).")
 @json_option()
 @pass_app
 def command(
@@ -37,12 +37,12 @@ def command(
     as_json: bool,
 ) -> None:
     """Write matrices/IMAGE.yaml with an image of the packages of FILE: a uv.lock, pylock.toml, pyproject.toml,
-    requirements.txt, conda's environment.yml or a Dockerfile. Or of those in another IMAGE: of an engine or a registry,
-    an OCI layout (oci:DIR), or an archive that `docker save` wrote.
+    requirements.txt, conda's environment.yml or a Dockerfile. Or with the packages of another IMAGE: in an engine or a
+    registry, an OCI layout (oci:DIR), or an archive of `docker save`.
 
-    Nothing of the project runs, and no index is asked. Printed are the choices of base, CUDA and Python, what FILE says
-    and the entry does not, with line, reason and fix, and the answer of rules and metadata. A name that another file
-    defines is an error; the same command again replaces its own file.
+    No code of the project runs, and no index is queried. The output has the choices of base, CUDA and Python, the parts
+    of FILE that the entry does not have (with line, reason and fix), and the answer of rules and metadata. A name that
+    another file defines is an error; the same command again replaces its own file.
     """
     selection = Selection(extras, groups, target, cuda)
     if is_image(source):
@@ -59,19 +59,19 @@ def show(app: App, imported: Imported, *, as_json: bool) -> None:
 
 
 def _as_text(imported: Imported) -> str:
-    found, platform, image = imported.found, imported.platform, imported.cell.image
-    packages = found.packages
+    project, platform, image = imported.found, imported.platform, imported.cell.image
+    packages = project.packages
     lines = [
         f"{imported.path}: {counted(packages, 'package')} of {packages + imported.missing} of {imported.source}",
         f"  base {platform.base}, cuda {platform.cuda.value}: {platform.cuda.because}",
         f"  python {platform.python.value}: {platform.python.because}",
     ]
-    if found.other_platforms:
-        lines.append(f"  {counted(found.other_platforms, 'requirement')} for other systems or Pythons")
-    if found.other_extras:
-        lines.append(f"  extras not chosen (--extra NAME): {', '.join(found.other_extras)}")
-    if found.other_stages:
-        lines.append(f"  final stages not chosen (--target STAGE): {', '.join(found.other_stages)}")
+    if project.other_platforms:
+        lines.append(f"  {counted(project.other_platforms, 'requirement')} for other systems or Pythons")
+    if project.other_extras:
+        lines.append(f"  extras not chosen (--extra NAME): {', '.join(project.other_extras)}")
+    if project.other_stages:
+        lines.append(f"  final stages not chosen (--target STAGE): {', '.join(project.other_stages)}")
     if imported.omissions:
         lines += ["", "not in the entry:"]
         for omission in imported.omissions:
@@ -83,25 +83,25 @@ def _as_text(imported: Imported) -> str:
 
 
 def _as_dict(imported: Imported) -> dict[str, Any]:
-    found, platform = imported.found, imported.platform
+    project, platform = imported.found, imported.platform
     return {
         "path": str(imported.path),
         "cell": imported.cell.id,
         "base": platform.base,
         "cuda": platform.cuda.value,
         "python": platform.python.value,
-        "packages": found.packages,
+        "packages": project.packages,
         "stack": imported.cell.stack.path if imported.cell.stack else None,
         "missing": imported.missing,
-        "other_extras": list(found.other_extras),
-        "other_stages": list(found.other_stages),
-        "other_platforms": found.other_platforms,
+        "other_extras": list(project.other_extras),
+        "other_stages": list(project.other_stages),
+        "other_platforms": project.other_platforms,
         "omissions": [_omission(omission) for omission in imported.omissions],
         "answer": imported.answer.answer,
         "reason": imported.answer.reason,
     }
 
 
-def _omission(each: Omission) -> dict[str, Any]:
-    texts = {"where": str(each.place), "what": each.what, "why": each.why, "fix": each.fix}
-    return {**{name: shown(text) for name, text in texts.items()}, "package": each.is_package}
+def _omission(omission: Omission) -> dict[str, Any]:
+    texts = {"where": str(omission.place), "what": omission.what, "why": omission.why, "fix": omission.fix}
+    return {**{name: shown(text) for name, text in texts.items()}, "package": omission.is_package}

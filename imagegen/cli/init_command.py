@@ -15,27 +15,27 @@ from imagegen.wheels.resolve.options import LockOptions
 
 
 @click.command("init")
-@click.option("--name", metavar="IMAGE", help="The image's name (default: that of the directory).")
-@click.option("--cuda", metavar="VALUE", default="", help="cpu, cu128 or the like (default: what the file states).")
+@click.option("--name", metavar="IMAGE", help="The image's name (default: the name of the directory).")
+@click.option("--cuda", metavar="VALUE", default="", help="cpu, cu128 or the like (default: the file's).")
 @click.option("--build", is_flag=True, help="Also lock the image, build it, and run its smoke checks.")
 @json_option()
 @pass_app
 def command(app: App, *, name: str | None, cuda: str, build: bool, as_json: bool) -> None:
-    """Write matrices/ with an image of the project in this directory, or in that of --project.
+    """Write matrices/ with an image of the project in this directory, or in the directory of --project.
 
     It is `imagegen import` of the first of these files: uv.lock, pylock.toml, requirements.txt, environment.yml,
     environment.yaml, pyproject.toml, Dockerfile. Comments in the entry explain its lines. A project that is a package
     itself is in the image.
     """
     if build and as_json:
-        raise OptionConflictError("--json is about the entry that --build goes beyond", fix="leave out one of the two")
-    source, others = find_file(app.project)
-    if others:
-        app.progress.say(f"{source.name} is read, and not {', '.join(others)}")
+        raise OptionConflictError("--json prints the entry, and --build builds it", fix="leave out one of the two")
+    source, other_files = find_file(app.project)
+    if other_files:
+        app.progress.say(f"{source.name} is read, but not {', '.join(other_files)}")
     imported = import_project(app, source, name, Selection(cuda=cuda))
     show(app, imported, as_json=as_json)
     if build:
-        _build(App(app.env, app.project), imported.cell.id)  # another matrix: it has the new entry
+        _build(App(app.env, app.project), imported.cell.id)  # read the matrix again, with the new entry
 
 
 def _build(app: App, cell_id: str) -> None:

@@ -1,4 +1,4 @@
-"""imagegen launch: a specification that runs an image where containers are launched."""
+"""imagegen launch: print a specification that runs an image in Docker, Kubernetes, Slurm or another launcher."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from imagegen.core.errors import OptionConflictError
     "target",
     type=click.Choice(list(launch.TARGETS)),
     required=True,
-    help=f"The target: {'; '.join(f'{name}: {what}' for name, what in launch.TARGETS.items())}.",
+    help=f"The target: {'; '.join(f'{name}: {description}' for name, description in launch.TARGETS.items())}.",
 )
 @click.option("--gpus", type=click.IntRange(1, 1024), metavar="COUNT", help="GPUs of each container.")
 @click.option(
@@ -33,11 +33,11 @@ from imagegen.core.errors import OptionConflictError
 def command(app: App, *, cell: str, target: str, gpus: int | None, squashfs: str | None, output: Path | None) -> None:
     """Print a specification that runs CELL's image by digest: shared memory, locked memory, GPUs, driver, cache, user.
 
-    The image is the published one where publish.yaml names a registry, else the local one. Without --gpus, Docker
-    gives a container all GPUs, and schedulers one.
+    If publish.yaml names a registry, it is the published image, else the local one. Without --gpus, Docker gives a
+    container all GPUs, and schedulers give it one.
     """
     if squashfs is not None and target != "slurm":
-        raise OptionConflictError("--squashfs is for Slurm alone", fix="--for slurm; or leave --squashfs out")
+        raise OptionConflictError("--squashfs is only for Slurm", fix="--for slurm; or leave --squashfs out")
     chosen = app.matrix.select_one(cell)
     text = launch.render(launch.read_launch_spec(app, chosen, gpus, squashfs), target)
     write_document(output, text.encode())

@@ -19,14 +19,14 @@ from imagegen.plan.matrix.model import Cell
 def command(app: App, *, pattern: str | None, as_json: bool) -> None:
     """List images, each with its default cell; or the cells that match PATTERN, a glob: "*" shows all.
 
-    The list has the purpose of each, its state as `imagegen matrix` shows it, and whether it is built (in the store).
+    The list has the purpose of each, its state as in `imagegen matrix`, and whether it is built (in the store).
     """
     built = images.images(app.store)
     patterns = [pattern] if pattern else [*app.matrix.defaults]
-    cells = tuple(cell for each in patterns for cell in app.matrix.select(each))
+    cells = tuple(cell for selected in patterns for cell in app.matrix.select(selected))
     locks = {cell.id: cell_states.read_lock(app, cell) for cell in cells}
     answers = app.cell_answers(cells)
-    found = {cell.id: cell_states.state(app, cell, answers[cell.id], locks[cell.id]) for cell in cells}
+    states = {cell.id: cell_states.state(app, cell, answers[cell.id], locks[cell.id]) for cell in cells}
     if as_json:
         app.json(
             [
@@ -37,10 +37,10 @@ def command(app: App, *, pattern: str | None, as_json: bool) -> None:
                     "extends": cell.extends,
                     "environments": [environment.name for environment in cell.environments],
                     "axes": dict(cell.axes),
-                    "state": found[cell.id].name,
-                    "reason": found[cell.id].reason,
+                    "state": states[cell.id].name,
+                    "reason": states[cell.id].reason,
                     "locked": cell_states.lock_state(app, cell, locks[cell.id]),
-                    "missing": list(cell_states.missing_here(app, cell, found[cell.id], locks[cell.id])),
+                    "missing": list(cell_states.missing_here(app, cell, states[cell.id], locks[cell.id])),
                     "built": built.get(cell.id),
                 }
                 for cell in cells
@@ -48,25 +48,25 @@ def command(app: App, *, pattern: str | None, as_json: bool) -> None:
         )
         return
     first = ("cell",) if pattern else ("image", "default cell")
-    one = len({cell.image for cell in cells}) == 1  # image, whose purpose need not stand in every row
-    if one:
+    one_image = len({cell.image for cell in cells}) == 1  # its purpose is printed once
+    if one_image:
         app.out.print(f"{cells[0].image}: {_purpose(cells[0])}")
-    table = Table(*first, "state", "built", *(() if one else ("for",)), wraps=("state", "for"))
+    table = Table(*first, "state", "built", *(() if one_image else ("for",)), wraps=("state", "for"))
     for cell in cells:
         names = (cell.id,) if pattern else (cell.image, cell.id)
-        row = (*names, found[cell.id].name, _built(locks[cell.id], built.get(cell.id)))
-        table.add_row(*row, *(() if one else (_purpose(cell),)))
+        row = (*names, states[cell.id].name, _built(locks[cell.id], built.get(cell.id)))
+        table.add_row(*row, *(() if one_image else (_purpose(cell),)))
     table.print(app.out)
-    if not pattern and (more := len(app.matrix.all_cells) - len(cells)):
-        app.progress.say(f"{more} more cells, for other values of the axes: imagegen list 'IMAGE*'")
+    if not pattern and (remaining_count := len(app.matrix.all_cells) - len(cells)):
+        app.progress.say(f"{remaining_count} more cells, for other values of the axes: imagegen list 'IMAGE*'")
 
 
 def _purpose(cell: Cell) -> str:
-    """Return what the image is for; of one that extends another, first what it changes."""
+    """Return the image's purpose. If it extends another image, its changes come first."""
     return f"{cell.description} {cell.purpose}" if cell.extends else cell.purpose
 
 
-def _built(found: Lock | LockError | None, digest: str | None) -> str:
+def _built(lock: Lock | LockError | None, digest: str | None) -> str:
     if digest is None:
         return "no"
-    return "from another lock" if isinstance(found, Lock) and found.record and found.record.digest != digest else "yes"
+    return "from another lock" if isinstance(lock, Lock) and lock.record and lock.record.digest != digest else "yes"

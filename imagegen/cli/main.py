@@ -1,4 +1,4 @@
-"""The entry point: how a run ends. Nothing but the standard library is imported before signals are taken care of."""
+"""The entry point, with exit codes and signals. Only the standard library is imported before signals are handled."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from imagegen.core.errors import ImagegenError
 
 _SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
-_NAMED = 3  # steps of the run in the last sentence
-_GRACE = 3.0  # seconds for which further signals are taken for the same one: make and CI systems send several
+_MAX_NAMED = 3  # stopped steps in the last sentence
+_GRACE = 3.0  # seconds for which further signals count as the same, since make and CI systems send several
 
 
 class _Raw(io.FileIO):
     """Raw stream of stdout or stderr that turns a write error into OutputError and discards later output."""
 
-    is_empty = True  # nothing was written so far
+    is_empty = True  # no output was written
 
     def write(self, data: Any) -> int:
         from imagegen.core.errors import OutputError
@@ -40,7 +40,7 @@ class _Raw(io.FileIO):
             return super().write(data)
         except OSError as error:
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
-            if isinstance(error, BrokenPipeError):  # the reader has seen enough, as in `imagegen list | head`
+            if isinstance(error, BrokenPipeError):  # the reader has closed the pipe, as in `imagegen list | head`
                 raise Stopped(signal.SIGPIPE) from error
             name = "stdout" if self.fileno() == 1 else "stderr"
             raise OutputError(f"{name} cannot be written", why=error.strerror) from error
@@ -58,7 +58,7 @@ def main(command: click.Command | None = None, name: str = "imagegen") -> None:
         if stopped.number != signal.SIGPIPE:
             _tell(_ending(stopped))
         code = 128 + stopped.number
-        atexit.register(_set_handlers, signal.SIG_IGN)  # the exit code stands; what is left takes milliseconds
+        atexit.register(_set_handlers, signal.SIG_IGN)  # exit takes milliseconds, and must keep the exit code
         _set_handlers(_grace_handler())
     except Exception as error:  # noqa: BLE001 - the last resort for unexpected errors
         code = _unexpected(error)
@@ -73,8 +73,8 @@ def _ending(stopped: Stopped) -> str:
     from imagegen.core.text import shown
 
     ended = _SIGNALS[signal.Signals(stopped.number)]
-    more = f"; {len(stopped.steps) - _NAMED} more" if len(stopped.steps) > _NAMED else ""
-    return shown(f"{ended}; stopped: {'; '.join(stopped.steps[:_NAMED])}{more}") if stopped.steps else ended
+    remainder = f"; {len(stopped.steps) - _MAX_NAMED} more" if len(stopped.steps) > _MAX_NAMED else ""
+    return shown(f"{ended}; stopped: {'; '.join(stopped.steps[:_MAX_NAMED])}{remainder}") if stopped.steps else ended
 
 
 def _set_handlers(handler: Any) -> None:
@@ -97,13 +97,13 @@ def _grace_handler() -> Callable[[int, FrameType | None], None]:
 
 
 def _prepare() -> None:
-    for descriptor in (0, 1, 2):  # a file of the store must not become what a child takes for its stdout
+    for descriptor in (0, 1, 2):  # else a file of the store could become stdout of a child process
         try:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-    os.umask(os.umask(0o077) | 0o002)  # the store is what other users of the machine must not write, whatever is asked
-    atexit.register(gc.freeze)  # the interpreter would look for cycles in all that is freed with the process
+    os.umask(os.umask(0o077) | 0o002)  # other users of the machine must not write to the store
+    atexit.register(gc.freeze)  # at exit, the search for reference cycles is useless
     last = -_GRACE
 
     def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - signal's signature
@@ -114,7 +114,7 @@ def _prepare() -> None:
             raise Stopped(number)
 
     def redeliver(lost: sys.UnraisableHookArgs) -> None:
-        """Send the signal again if a C library called the code that it interrupted and dropped the exception."""
+        """Send the signal again if a C library dropped the exception of its handler."""
         nonlocal last
         if isinstance(lost.exc_value, Stopped):
             last = -_GRACE
@@ -127,12 +127,12 @@ def _prepare() -> None:
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     _thread.start_new_thread(_stop_at_signal, (reader,))
-    _set_handlers(stop)  # ignored signals stay so, as nohup and background jobs want it
+    _set_handlers(stop)  # ignored signals stay ignored, for nohup and background jobs
     sys.stdout, sys.stderr = _output(sys.stdout), _output(sys.stderr)
 
 
 def _stop_at_signal(reader: int) -> None:
-    """Stop all work at the first signal that ends a run. Its handler runs in the main thread, which may wait for it."""
+    """Stop all work at the first signal that ends a run, since its handler must wait for the main thread."""
     while number := os.read(reader, 1):  # every signal with a handler is written here
         if number[0] in _SIGNALS and not is_stopped():
             stop_all(number[0])
@@ -144,11 +144,11 @@ def _send_soon(number: int) -> None:
 
 
 def _output(stream: TextIO) -> TextIO:
-    """Wrap `stream`: characters that its terminal lacks are escaped, and errors name what failed."""
+    """Wrap `stream`, to escape characters that its terminal lacks and to report write errors."""
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     stream.reconfigure(errors="backslashreplace")
-    if not isinstance(getattr(stream.buffer, "raw", stream.buffer), io.FileIO):  # a test's
+    if not isinstance(getattr(stream.buffer, "raw", stream.buffer), io.FileIO):  # in tests
         return stream
     whole = io.BufferedWriter(_Raw(stream.fileno(), "w", closefd=False))
     lines = stream.isatty() or stream.write_through or stream is sys.stderr
@@ -163,7 +163,7 @@ def _run(command: click.Command | None, name: str) -> int:
         if sys.stdout:
             sys.stdout.flush()
     except Exception as raised:
-        if is_stopped():  # it follows from the signal
+        if is_stopped():  # the signal caused it
             raise Stopped from raised
         if not (error := _expected(raised)):
             raise
@@ -183,17 +183,17 @@ def _expected(error: Exception) -> ImagegenError | None:
     from imagegen.core.errors import ImagegenError
 
     if isinstance(error, OSError):
-        from imagegen.core.store import disk  # late: few runs end so
+        from imagegen.core.store import disk  # late, because few runs need it
 
         return disk.system_failure(error)
     return error if isinstance(error, ImagegenError) else None
 
 
 def _print_json(error: Any) -> None:
-    """Print the error as the one JSON document of a command with `--json`, unless its result stands there already."""
+    """Print the error as the JSON document of a command with `--json`, unless its result is already printed."""
     import json
 
-    with suppress(Exception):  # stderr has the error already
+    with suppress(Exception):  # stderr has the error
         sys.stdout.flush()
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     if "--json" in sys.argv[1:] and isinstance(raw, _Raw) and raw.is_empty:
@@ -209,8 +209,9 @@ def _unexpected(error: Exception) -> int:
     else:
         from imagegen.core.text import shown
 
-        said = shown(" ".join(str(error).split()))
-        _tell(f"{_title('internal error')}: {type(error).__name__}: {said}\n  fix: see why with `imagegen --debug ...`")
+        message = shown(" ".join(str(error).split()))
+        fix = "`imagegen --debug ...` shows the traceback"
+        _tell(f"{_title('internal error')}: {type(error).__name__}: {message}\n  fix: {fix}")
     return 70
 
 
@@ -219,7 +220,7 @@ def _debug() -> bool:
 
 
 def _traceback(error: BaseException) -> None:
-    import traceback  # late: it loads modules of its own
+    import traceback  # late, because it imports further modules
 
     from imagegen.core.text import shown
 

@@ -1,4 +1,4 @@
-"""imagegen matrix: the grid."""
+"""imagegen matrix: print the state of each cell."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from imagegen.core.text import shown
 from imagegen.plan.matrix.model import Cell
 from imagegen.plan.rules import CellAnswer
 
-_RULES: dict[StateName, tuple[str, str]] = {  # what rules and metadata say, and its colour
+_RULES: dict[StateName, tuple[str, str]] = {  # the answer of rules and metadata, and its colour
     "tested": ("no conflict", "green"),
     "locked": ("no conflict", "green"),
     "no known conflict": ("no conflict", "none"),
@@ -28,21 +28,21 @@ _RULES: dict[StateName, tuple[str, str]] = {  # what rules and metadata say, and
 @click.command("matrix")
 @click.argument("pattern", metavar="[GLOB]", required=False, shell_complete=complete_cells)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--github", is_flag=True, help="Print locked cells (default: the project's) for $GITHUB_OUTPUT.")
+@click.option("--github", is_flag=True, help="Print locked cells (by default the project's) for $GITHUB_OUTPUT.")
 @pass_app
 def command(app: App, *, pattern: str | None, as_json: bool, github: bool) -> None:
-    """Show the cells that match GLOB: whether they can work, are locked, and can be built here now.
+    """Show whether the cells that match GLOB can work, are locked, and can be built on this machine now.
 
-    The column "rules": rules and package metadata accept the cell (no conflict), reject it (conflict), or say neither
+    The column "rules": rules and package metadata accept the cell (no conflict), reject it (conflict), or do neither
     (unknown).
 
-    The column "lock": the smoke tests passed in exactly the image that the lock gives (tested); the lock has the
-    digests of image and layers (recorded); every version and file is pinned (yes); a build rejects the lock (stale,
-    edited, broken); there is none (no).
+    The column "lock": the smoke tests passed in the lock's image (tested); the lock has the digests of image and layers
+    (recorded); every version and file is pinned (yes); a build rejects the lock (stale, edited, broken); there is no
+    lock (no).
 
-    The column "builds here": yes, or the first address that a build needs and this machine lacks. No request is sent:
-    the default package index and Debian's archive count as available, any other only if the environment names a
-    mirror of it, a find-links directory has the file, or the store does.
+    The column "builds here": yes, or the first address that a build needs and this machine lacks. No request is sent.
+    The default package index and Debian's archive count as available, other addresses only if the environment names a
+    mirror, or if a find-links directory or the store has the file.
     """
     if github:
         chosen = (
@@ -59,9 +59,9 @@ def command(app: App, *, pattern: str | None, as_json: bool, github: bool) -> No
         app.json([_as_dict(answer) for answer in answers])
         return
     table = Table("cell", "rules", "lock", "builds here", "reason", wraps=("builds here", "reason"))
-    for each in answers:
-        rules, colour = _RULES[each.state.name]
-        table.add_row(each.cell, Styled(rules, colour), each.lock, _builds(each), shown(each.state.reason))
+    for row in answers:
+        rules, colour = _RULES[row.state.name]
+        table.add_row(row.cell, Styled(rules, colour), row.lock, _builds(row), shown(row.state.reason))
     table.print(app.out)
 
 
@@ -88,16 +88,16 @@ def _answer(app: App, cell: Cell, answer: CellAnswer) -> _Answer:
 def _builds(answer: _Answer) -> str:
     if answer.state.name == "conflict":
         return "no"
-    first, *others = answer.missing or ("",)
-    more = f" and {len(others)} more" if others else ""
-    return f"needs {shown(first)}{more}" if first else "yes"
+    first, *more_addresses = answer.missing or ("",)
+    suffix = f" and {len(more_addresses)} more" if more_addresses else ""
+    return f"needs {shown(first)}{suffix}" if first else "yes"
 
 
 def _print_github(app: App, cells: Sequence[Cell]) -> None:
-    """`cells` of all, `gpu` of those whose checks need a GPU; a matrix without a row is no matrix, so empty then.
+    """Print the job matrices `cells` (of all cells) and `gpu` (of cells whose checks need a GPU), empty without a row.
 
-    Images without GPUs that differ in the platform alone share a row with `platforms`, since their checks run under
-    emulation. Runners with GPUs are found by labels: self-hosted, gpu, and the family of the cell's newest GPU.
+    Images without GPUs that differ only in the platform share a row with `platforms`, since their checks run under
+    emulation. Runners with GPUs have the labels self-hosted, gpu, and the family of the cell's newest GPU.
     """
     locked = [cell for cell in cells if app.lock_path(cell).exists()]
     groups = {group[0].id: group for group in (_on_one_runner(app, cell, locked) for cell in locked)}
@@ -112,8 +112,8 @@ def _print_github(app: App, cells: Sequence[Cell]) -> None:
         }
         for group in groups.values()
     ]
-    for name, some in {"cells": rows, "gpu": [row for row in rows if row["gpu"]]}.items():
-        click.echo(f"{name}={json.dumps({'include': some}) if some else ''}")
+    for name, jobs in {"cells": rows, "gpu": [row for row in rows if row["gpu"]]}.items():
+        click.echo(f"{name}={json.dumps({'include': jobs}) if jobs else ''}")
 
 
 def _on_one_runner(app: App, cell: Cell, locked: Sequence[Cell]) -> tuple[Cell, ...]:

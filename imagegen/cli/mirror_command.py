@@ -1,4 +1,4 @@
-"""imagegen mirror: all that locks name, copied to a directory or registry."""
+"""imagegen mirror: copy all files of locks to a directory or registry."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from imagegen.supply import mirror
     metavar="DIR|REPOSITORY",
     help="./mirror (paths begin with /, ./, ../ or ~), or registry.example.com/team/mirror.",
 )
-@json_option("Print JSON: what the mirror holds of these cells.")
+@json_option("Print JSON: the files of these cells in the mirror.")
 @pass_app
 def command(app: App, *, cell: str, destination: str, as_json: bool) -> None:
     """Copy all files that the locks of the cells name: wheels, sources, the base's packages or layers.
 
-    IMAGEGEN_MIRROR=DIR|REPOSITORY makes every build try it first; no other source is needed then. Files that the
-    mirror has are not copied again. Of an image with several environments, those that the locks of its cells name.
+    With IMAGEGEN_MIRROR=DIR|REPOSITORY, builds try the mirror first, and need no other source. Files that the mirror
+    has are not copied again. If an image has several environments, the files of their locks are copied.
     """
     at = place(destination, "--to")
     listings: dict[str, mirror.MirrorArtifact] = {}
     for chosen in app.matrix.select(cell):
         locked = app.fresh_lock(chosen)
-        require_unchanged_copies(app, chosen, locked)  # brings patches into the store
-        for part, each in parts(chosen, locked):
-            mirror.collect(each, part.recipes, app.context_for(part))
-            listings |= {listing.name: listing for listing in mirror.listings(each, app.store)}
+        require_unchanged_copies(app, chosen, locked)  # writes patches into the store
+        for part, lock in parts(chosen, locked):
+            mirror.collect(lock, part.recipes, app.context_for(part))
+            listings |= {listing.name: listing for listing in mirror.listings(lock, app.store)}
     filled = mirror.fill(at, [*listings.values()], Context(app.store, app.settings, app.progress))
     if as_json:
         app.json({**asdict(filled), "to": destination})
         return
     app.progress.say(f"{counted(filled.files, 'file')}, {human(filled.size)}, {filled.added} of them new")
-    app.progress.say(f"builds look there first with {MIRROR_VARIABLE}={destination}")
+    app.progress.say(f"with {MIRROR_VARIABLE}={destination}, builds try this mirror first")
     for name in filled.names:
         click.echo(name)

@@ -56,15 +56,15 @@ def command(
 
     Without GLOB, take the cells that the project has locked; with it, shipped locks count too. A cell that fails keeps
     its lock and its tags; the others continue, and the exit code is 1. A cell without changes whose image is published
-    is not built. An image with several environments is joined from the locks of its cells, after those of them that
-    match.
+    is not built. An image with several environments is joined from the locks of its cells, after matching cells are
+    updated.
 
     With --platform, the images of several platforms are updated together and get one image index; if one of them
     fails, none is published.
     """
     if propose_only and (to or require_gpu or no_test or key):
         raise OptionConflictError(
-            "--propose-only publishes nothing, so it takes no option about that", fix="leave them out"
+            "--propose-only does not publish, so options of publishing do not apply", fix="leave them out"
         )
     if no_test and require_gpu:
         raise OptionConflictError("--require-gpu and --no-test exclude each other", fix="leave out one of the two")
@@ -84,27 +84,27 @@ def command(
 
 
 def _locked(app: App, pattern: str | None, platform: str | None) -> list[tuple[Cell, ...]]:
-    """Return the matching cells that have a lock, each alone, or with `platform` those that are one index.
+    """Return the matching cells that have a lock one by one, or with `platform` the cells of each index.
 
-    Raises LockError where none has a lock, or only some of an index have.
+    Raises LockError if no cell has a lock, or only a part of an index has one.
     """
     locked = app.matrix.all_cells if pattern else app.require_project_cells("imagegen nightly")
     names = {cell.id for cell in locked if app.lock_path(cell).exists()}
     chosen = cells_by_index(app, pattern or "*", platform)
     groups = [group for group in chosen if any(cell.id in names for cell in group)]
-    lacking = [cell for group in groups or chosen for cell in group if cell.id not in names]
-    if groups and not lacking:
+    unlocked = [cell for group in groups or chosen for cell in group if cell.id not in names]
+    if groups and not unlocked:
         return groups
     fix = "`imagegen lock {}` creates the first lock, which nightly updates start from"
     if groups or len(chosen) == 1:
-        cell = lacking[0].id
+        cell = unlocked[0].id
         where = str(app.project / "locks" / f"{cell}.toml")
         raise LockError(f"{cell} has no lock", code="lock-missing", where=where, fix=fix.format(cell))
     raise LockError(f"no cell that matches {pattern} is locked", code="lock-missing", fix=fix.format(pattern))
 
 
 def _print(app: App, outcomes: tuple[CellOutcome, ...]) -> None:
-    """Print the accepted and rejected updates as locks/CHANGES.md has them, then a row per cell."""
+    """Print the accepted and rejected updates as in locks/CHANGES.md, then a row for each cell."""
     for outcome in outcomes:
         if outcome.proposal and (outcome.proposal.changed or outcome.proposal.rejected):
             section = changes.section(outcome.proposal, _moved(app, outcome.proposal))
@@ -127,8 +127,8 @@ def _to_terminal() -> bool:
 
 def _remark(outcome: CellOutcome) -> str:
     if outcome.error:
-        kept = f"; the lock that failed is {outcome.candidate}" if outcome.candidate else ""
-        return outcome.error.what + kept
+        hint = f"; the lock that failed is {outcome.candidate}" if outcome.candidate else ""
+        return outcome.error.what + hint
     return outcome.digest or ""
 
 

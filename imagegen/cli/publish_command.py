@@ -90,7 +90,7 @@ def command(
     )
     publisher = Publisher(app, to, options)
     groups = cells_by_index(app, cell, platform)
-    chosen = [[(each, app.fresh_lock(each)) for each in group] for group in groups]
+    chosen = [[(chosen_cell, app.fresh_lock(chosen_cell)) for chosen_cell in group] for group in groups]
     results: list[dict[str, Any]] = []
     for group in chosen:
         if dry_run:
@@ -101,7 +101,7 @@ def command(
                     app.out.print(line, soft_wrap=True)
         else:
             published = _publish(app, publisher, group)
-            results += [each.as_dict() for each in published]
+            results += [image.as_dict() for image in published]
             if not as_json:
                 click.echo(published[0].index or published[0].digest)
     if as_json:
@@ -116,8 +116,8 @@ def _publish(app: App, publisher: Publisher, cells: Sequence[tuple[Cell, Lock]])
         raise
     first = published[0]
     name, tagged = first.repository, first.index or first.digest
-    for each in published:
-        app.progress.say(f"{each.cell} is {name}" + (f"@{each.digest}" if first.index else f":{each.immutable_tag}"))
+    for image in published:
+        app.progress.say(f"{image.cell} is {name}" + (f"@{image.digest}" if first.index else f":{image.immutable_tag}"))
     if first.index:
         app.progress.say(f"{name}:{first.immutable_tag} -> {tagged}, the index of {len(published)} images")
     for tag, before in first.moved_tags.items():
@@ -125,5 +125,5 @@ def _publish(app: App, publisher: Publisher, cells: Sequence[tuple[Cell, Lock]])
     if not first.smoke_report:
         app.progress.say("note: no smoke checks (--no-test), so no other tag has moved")
     elif not first.moved_tags:
-        app.progress.say("all its tags were already there")
+        app.progress.say("its tags have not changed")
     return published

@@ -1,4 +1,4 @@
-"""imagegen render: the recipe of a cell as a Dockerfile."""
+"""imagegen render: print the Dockerfile of a cell."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from imagegen.plan.matrix.model import Cell
 from imagegen.run.engine import Engine
 
 _ONE_JOB = (
-    "NOTE: %s: the printed command compiles one file at a time; "
+    "NOTE: for %s, the printed command compiles one file at a time; "
     '`--secret id=throttle,src=FILE` allows more, with {"jobs": 4, "threads": 1} in FILE'
 )
 
@@ -29,13 +29,13 @@ _ONE_JOB = (
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Write DIR/CELL: the Dockerfile, the base and the wheels that a plain `docker buildx build` needs, and print "
+    help="Write DIR/CELL with the Dockerfile, the base and the wheels for a plain `docker buildx build`, and print "
     "the command; and DIR/docker-bake.json, for `docker buildx bake`.",
 )
 @click.option(
     "--scratch-base",
     is_flag=True,
-    help="With -o: where the archive lacks locked Debian packages, use today's, from a scratch lock.",
+    help="With -o: if the archive lacks locked Debian packages, use today's, from a scratch lock.",
 )
 @json_option("Print JSON: for each cell the Dockerfile, or with -o its folder.")
 @pass_app
@@ -61,13 +61,13 @@ def command(app: App, *, cell: str, output: Path | None, scratch_base: bool, as_
                 raise
             rendered = _write(app, chosen, directory, app.scratch_lock(chosen, lock, error))
         targets[chosen.id] = rendered
-        recipe.write_bake(output, targets)  # at once: what follows may fail
+        recipe.write_bake(output, targets)  # for each cell, because the next one may fail
         line = _line(app, rendered.arguments)
         if lock.builds:
             app.progress.say(_ONE_JOB % ", ".join(f"{build.name} {build.version}" for build in lock.builds))
         results.append({"cell": chosen.id, "directory": str(directory), "command": line})
         if not as_json:
-            app.progress.say(f"{directory}: all that a plain build needs; build it with")
+            app.progress.say(f"{directory} has all files of a plain build; build it with")
             click.echo(f"(cd {shlex.quote(str(directory))} && {line})")
     if as_json:
         app.json(results)
@@ -84,5 +84,5 @@ def _line(app: App, arguments: str) -> str:
     try:
         with Engine.connect(app.settings) as engine:
             return engine.buildx_line(arguments)
-    except EngineError:  # the build may well be for another machine
+    except EngineError:  # the build may be for another machine
         return f"docker buildx {arguments}"

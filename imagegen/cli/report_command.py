@@ -1,4 +1,4 @@
-"""imagegen report: the matrix and its locked images as static pages."""
+"""imagegen report: write the matrix and its locked images as static pages."""
 
 from __future__ import annotations
 
@@ -42,42 +42,42 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     required=True,
     help="Directory of the pages; an earlier report is replaced.",
 )
-@json_option("Print JSON: the index, and the page of each cell.")
+@json_option("Print JSON: the index and the page of each cell.")
 @pass_app
 def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
-    """Write web pages about the cells that match GLOB: the state of each, and the contents of each locked one.
+    """Write web pages with the state of the cells that match GLOB, and the contents of locked cells.
 
-    The first page proposes an image by GPU, engine, CUDA and Python, with what runs it by digest, and shows why each
-    cell has its state. Pages of locked cells show requirements, sizes, results of audit and smoke checks, and the
-    history in git with sizes and today's verdicts; pages of other cells what the matrix requires, and how to lock them;
-    one lists the packages of all locked cells. Each change of a lock has a page of its own. A page of a locked cell has
-    its lock, SBOM and Dockerfile as files beside it. Pages need no server and no JavaScript, and load nothing from the
-    network. Prints the path of the first page.
+    The first page proposes an image by GPU, engine, CUDA and Python, with a command that runs it by digest, and shows
+    why each cell has its state. Pages of locked cells show requirements, sizes, results of audit and smoke checks, and
+    the history in git with sizes and today's verdicts. Their lock, SBOM and Dockerfile are files next to the page.
+    Pages of other cells show the requirements of the matrix, and how to lock the cell. One page lists the packages of
+    all locked cells, and each change of a lock has a page. Pages need no server, JavaScript or network. Prints the path
+    of the first page.
     """
     site_folder.require_own(output)
     cells = app.matrix.select(pattern)
     read = {cell.id: cell_states.read_lock(app, cell) for cell in app.matrix.all_cells}
-    locks = {name: each for name, each in read.items() if isinstance(each, Lock)}
+    locks = {name: lock_file for name, lock_file in read.items() if isinstance(lock_file, Lock)}
     chosen = [cell for cell in cells if cell.id in locks]
     answers = app.cell_answers(cells)
-    found = {cell.id: cell_states.state(app, cell, answers[cell.id], read[cell.id]) for cell in cells}
+    states = {cell.id: cell_states.state(app, cell, answers[cell.id], read[cell.id]) for cell in cells}
     whole = [with_local_wheels(locks[cell.id], app.store)[0] for cell in chosen]
     licences = stored_licences(whole, app.store)
     report = site_report.SiteReport(
         cells=tuple(cells),
-        states=found,
+        states=states,
         sheets=tuple(_sheet(app, cell, locks[cell.id], licences) for cell in chosen),
         unlocked=tuple(
             UnlockedCell(
                 cell,
-                cell_states.missing_here(app, cell, found[cell.id], None),
+                cell_states.missing_here(app, cell, states[cell.id], None),
                 unlocked.nearest(cell, app.matrix.cells(), locks),
             )
             for cell in cells
             if cell.id not in locks
         ),
         defaults=frozenset(app.matrix.defaults.values()),
-        others=tuple(each for name, each in locks.items() if name not in {cell.id for cell in chosen}),
+        others=tuple(other for name, other in locks.items() if name not in {cell.id for cell in chosen}),
         packages=packages_of(app, whole, licences),
         descriptions=_descriptions(app),
         unconfirmed=unconfirmed(app.matrix.rules, dt.datetime.now(dt.UTC).date()),
@@ -119,15 +119,15 @@ def _sheet(app: App, cell: Cell, locked: Lock, licences: Mapping[str, Licence]) 
 
 
 def _downloads(app: App, cell: Cell, locked: Lock, licences: Mapping[str, Licence]) -> dict[str, tuple[str, bytes]]:
-    """Return what the page of a cell lets readers save: title -> file name, content. Nothing is fetched for it."""
-    found = {"lock": (f"{cell.id}.toml", app.lock_text(cell).encode())}
+    """Return the files to download from a cell's page: title -> file name, content. No file is fetched for it."""
+    files = {"lock": (f"{cell.id}.toml", app.lock_text(cell).encode())}
     if digest := expected_digest(locked, app.store, "zstd"):
         document = sbom(locked, digest, with_system(locked, licences, app.store))
-        found["SBOM (CycloneDX)"] = (f"{cell.id}.cdx.json", document)
+        files["SBOM (CycloneDX)"] = (f"{cell.id}.cdx.json", document)
     if not cell.environments:
         text = dockerfile.render(locked, local_tags(locked)[0]).dockerfile
-        found["Dockerfile"] = (f"{cell.id}.Dockerfile", text.encode())
-    return found
+        files["Dockerfile"] = (f"{cell.id}.Dockerfile", text.encode())
+    return files
 
 
 def _remote(app: App, cell: Cell, locked: Lock) -> tuple[str, ...]:
@@ -136,8 +136,8 @@ def _remote(app: App, cell: Cell, locked: Lock) -> tuple[str, ...]:
         return ()
     (default,) = app.matrix.select(cell.image)
     try:
-        named = tags(TagInput.of(locked, default.axes))
+        image_tags = tags(TagInput.of(locked, default.axes))
     except PublishError as error:
         app.progress.say(str(error))
         return ()
-    return f"{repository}:{named.mutable[0]}", f"{repository}:{named.immutable}"
+    return f"{repository}:{image_tags.mutable[0]}", f"{repository}:{image_tags.immutable}"

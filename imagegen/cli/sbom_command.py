@@ -1,4 +1,4 @@
-"""imagegen sbom: the bill of materials of a locked cell, as publishing attaches it."""
+"""imagegen sbom: print the bill of materials of a locked cell, as publishing attaches it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def command(app: App, *, cell: str, output: Path | None) -> None:
     """Print the CycloneDX document about CELL's image: packages, sources, hashes and licences.
 
     The document names the image by its digest, which comes from the lock's record or from an earlier build. Licences of
-    wheels that were never read here are read from the index; nothing is built or published.
+    wheels that the store has not scanned are read from the index. Nothing is built or published.
     """
     chosen = app.matrix.select_one(cell)
     lock, _ = with_local_wheels(app.fresh_lock(chosen), app.store)

@@ -1,4 +1,4 @@
-"""imagegen show: what is in an image, and why; with --size, what it weighs."""
+"""imagegen show: print the packages of an image and the reasons for them, or sizes with --size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from imagegen.plan.matrix.model import Cell
 if TYPE_CHECKING:
     from imagegen.image.layers import Size
 
-_FEW = 5  # packages that need another, in a row of the table; cells in a message
+_FEW = 5  # dependent packages in a row of the table; cells in a message
 
 
 @click.command("show")
@@ -33,11 +33,11 @@ _FEW = 5  # packages that need another, in a row of the table; cells in a messag
 def command(app: App, *, cell: str, size: bool, as_json: bool) -> None:
     """Show the packages of CELL and the reason for each pin.
 
-    Of several cells, the locked ones are shown and the others are listed. Where none is locked, the requirements of the
-    first are shown, its state, and what a build lacks here; the exit code is 67.
+    If CELL matches several cells, the locked ones are shown and the others are listed. If no cell is locked, the
+    requirements of the first are shown, with its state and the addresses that a build lacks; the exit code is 67.
     """
     selected = app.matrix.select(cell)
-    locked = [each for each in selected if app.has_lock(each)] or selected[:1]
+    locked = [chosen_cell for chosen_cell in selected if app.has_lock(chosen_cell)] or selected[:1]
     if not (size or as_json or app.has_lock(locked[0])):
         _show_unlocked(app, locked[0])
     locks = [(chosen, app.fresh_lock(chosen)) for chosen in locked]
@@ -53,13 +53,13 @@ def command(app: App, *, cell: str, size: bool, as_json: bool) -> None:
     else:
         for chosen, lock in locks:
             _show(app, chosen, lock)
-    if missing := [each.id for each in selected if each not in locked]:
-        some = ", ".join(missing[:_FEW]) + (", ..." if len(missing) > _FEW else "")
-        app.progress.say(f"{counted(len(missing), 'cell')} without a lock: {some}; `imagegen lock CELL` makes one")
+    if missing := [selected_cell.id for selected_cell in selected if selected_cell not in locked]:
+        names = ", ".join(missing[:_FEW]) + (", ..." if len(missing) > _FEW else "")
+        app.progress.say(f"{counted(len(missing), 'cell')} without a lock: {names}; `imagegen lock CELL` writes one")
 
 
 def _as_dict(lock: Lock) -> dict[str, Any]:
-    """Return the fields of a lock; of one with several environments its own fields, and each one's lock."""
+    """Return the fields of a lock, or the lock of each environment if there are several."""
     if isinstance(lock, CombinedLock):
         rows = [dataclasses.asdict(environment) for environment in lock.environments]
         record = lock.record and dataclasses.asdict(lock.record)
@@ -68,15 +68,15 @@ def _as_dict(lock: Lock) -> dict[str, Any]:
 
 
 def _show_environments(app: App, cell: Cell, lock: CombinedLock) -> None:
-    """Print the environments of an image with several, and the bytes that they share."""
+    """Print the environments of an image, and the bytes that they share."""
     _show_header(app, cell)
     app.out.print(f"tag {local_tags(lock)[0]}")
     if lock.record:
         size = human(sum(layer.size for layer in lock.record.layers))
         app.out.print(f"image {lock.record.digest}, {len(lock.record.layers)} layers, {size}")
     table = Table("environment", "cell", "at", "packages", "why", wraps=("why",))
-    for each in lock.environments:
-        table.add_row(each.name, each.lock.cell, each.prefix, str(len(each.lock.packages)), each.because)
+    for item in lock.environments:
+        table.add_row(item.name, item.lock.cell, item.prefix, str(len(item.lock.packages)), item.because)
     table.print(app.out)
     app.out.print(shared_wheels(lock).sentence)
     for environment in cell.environments:
@@ -84,8 +84,8 @@ def _show_environments(app: App, cell: Cell, lock: CombinedLock) -> None:
 
 
 def _show_unlocked(app: App, cell: Cell) -> None:
-    """Print what is known of a cell without a lock."""
-    from imagegen.app import cell_states, states, unlocked  # late: a locked cell needs neither
+    """Print the state and the requirements of a cell without a lock."""
+    from imagegen.app import cell_states, states, unlocked  # late, because a locked cell needs neither
 
     _show_header(app, cell)
     state = cell_states.state(app, cell, app.cell_answers([cell])[cell.id], None)
@@ -101,14 +101,14 @@ def _show_unlocked(app: App, cell: Cell) -> None:
     for constraint in unlocked.constraints(cell):
         table.add_row(constraint.name, constraint.allowed, constraint.because)
     table.print(app.out)
-    for what, because in unlocked.declarations(cell):
-        app.out.print(f"{what}  ({because})")
+    for declaration, because in unlocked.declarations(cell):
+        app.out.print(f"{declaration}  ({because})")
     for variable in cell.env:
         app.out.print(f"{variable.name}={variable.value}  ({variable.because})")
     for address in cell_states.missing_here(app, cell, state, None):
         app.out.print(f"not available here: {address}")
     cells = app.matrix.cells()
-    has_lock = {each.id for each in cells if each.image == cell.image and app.has_lock(each)}
+    has_lock = {other_cell.id for other_cell in cells if other_cell.image == cell.image and app.has_lock(other_cell)}
     for name in unlocked.nearest(cell, cells, has_lock)[:_FEW]:
         app.out.print(f"locked cell of the same image: {name}")
 
@@ -148,12 +148,12 @@ def _show(app: App, cell: Cell, lock: Lock) -> None:
 
 
 def _config(lock: Lock) -> Iterator[str]:
-    """Lines on the fields of the image's config that the matrix sets, with the reasons."""
-    yield from (f"{each.name} {shlex.join(each.value)}  ({each.because})" for each in lock.config)
+    """Yield the fields of the image's config from the matrix, with their reasons."""
+    yield from (f"{field.name} {shlex.join(field.value)}  ({field.because})" for field in lock.config)
     yield from (f"label {label.name}={label.value}  ({label.because})" for label in lock.labels)
     yield from (f"{copy.path} from {copy.source}, {_files(copy)}  ({copy.because})" for copy in lock.copies)
     yield from (f"port {port.port}  ({port.because})" for port in lock.ports)
-    yield from (f"ldconfig {each.path}  ({each.because})" for each in lock.ldconfig)
+    yield from (f"ldconfig {directory.path}  ({directory.because})" for directory in lock.ldconfig)
     for wheel in lock.wheels:
         yield from (f"{wheel.name} is patched by {patch.path}  ({patch.reason})" for patch in wheel.patches)
 
@@ -163,22 +163,22 @@ def _files(copy: LockedCopy) -> str:
 
 
 def _declared(cell: Cell) -> Iterator[str]:
-    """Lines on what the matrix leaves out of the cell, overrides and accepts, with the reasons."""
+    """Yield the omissions, overrides and accepted rules of the cell, with their reasons."""
     yield from (f"without {name}  ({because})" for name, because in cell.omits.items())
     yield from (f"{override}  ({override.reason})" for override in cell.overrides)
     yield from (f"against rule {name}  ({because})" for name, because in cell.accepts.items())
 
 
 def _why(package: LockedWheel | LockedBuild) -> str:
-    """Why it is there, and why in this file; of many packages that need it some, for JSON has all."""
+    """Return the reason for a package and its file. Only some dependent packages are named; JSON has all."""
     few = package if len(package.via) <= _FEW else dataclasses.replace(package, via=package.via[:_FEW])
-    more = "" if few is package or package.because else f" and {len(package.via) - _FEW} more"
-    return f"{reason(few)}{more}" + (f" ({package.choice})" if package.choice else "")
+    suffix = "" if few is package or package.because else f" and {len(package.via) - _FEW} more"
+    return f"{reason(few)}{suffix}" + (f" ({package.choice})" if package.choice else "")
 
 
 @dataclasses.dataclass(frozen=True)
 class Weight:
-    """Bytes. `shared` maps another cell's id to the layers that it has in common, their number and what they weigh."""
+    """Sizes in bytes. `shared` maps another cell's id to the number and the size of common layers."""
 
     cell: str
     layers: tuple[Size, ...]
@@ -187,20 +187,20 @@ class Weight:
 
 
 def _weight(app: App, lock: Lock) -> Weight:
-    # late: they bring the readers of wheels and the engine, which only sizes need
+    # late, because they import the readers of wheels and the engine, which only sizes need
     from imagegen.image.layers import Size, layer_sizes, package_sizes, shared
     from imagegen.wheels.wheelhouse import with_local_wheels
 
-    others = []
+    other_locks = []
     for cell in app.matrix.cells():
         try:
-            found = app.find_lock(cell) if cell.id != lock.cell else None
+            other_lock = app.find_lock(cell) if cell.id != lock.cell else None
         except LockError:
-            continue  # `imagegen list` tells of broken locks
-        others += [found] if found else []
-    known, lacking = with_local_wheels(lock, app.store)
-    packages = package_sizes(known, app.store) + tuple(Size(build.name, None, None) for build in lacking)
-    return Weight(lock.cell, layer_sizes(known, app.store, whole=not lacking), packages, shared(lock, others))
+            continue  # `imagegen list` reports broken locks
+        other_locks += [other_lock] if other_lock else []
+    known_lock, lacking = with_local_wheels(lock, app.store)
+    packages = package_sizes(known_lock, app.store) + tuple(Size(build.name, None, None) for build in lacking)
+    return Weight(lock.cell, layer_sizes(known_lock, app.store, whole=not lacking), packages, shared(lock, other_locks))
 
 
 def _show_weight(app: App, weight: Weight) -> None:
@@ -219,8 +219,8 @@ def _show_weight(app: App, weight: Weight) -> None:
 
 
 def _total(sizes: Iterable[int | None]) -> str:
-    every = list(sizes)
-    return "not known here" if None in every else human(sum(filter(None, every)))
+    all_sizes = list(sizes)
+    return "not known" if None in all_sizes else human(sum(filter(None, all_sizes)))
 
 
 def _human(size: int | None) -> str:

@@ -33,7 +33,7 @@ def command() -> None:
 @pass_app
 def check(app: App, *, repair: bool, as_json: bool) -> None:
     """Read every blob and name the damaged ones; exit code 1 when there are any."""
-    owners = _owners(app)  # first: what is removed cannot say what it was made of
+    owners = _owners(app)  # before removal, because a removed manifest cannot be read
     damaged = images.check(app.store, app.progress, repair=repair)
     if as_json:
         app.json([{"digest": digest, "part_of": owners.get(digest, {})} for digest in damaged])
@@ -45,9 +45,9 @@ def check(app: App, *, repair: bool, as_json: bool) -> None:
         app.progress.say("fix: `imagegen store check --repair` removes them")
     if again:
         commands = ", ".join(
-            "`imagegen wheels build`" if it == _WHEELHOUSE else f"`imagegen build {it}`" for it in again
+            "`imagegen wheels build`" if owner == _WHEELHOUSE else f"`imagegen build {owner}`" for owner in again
         )
-        app.progress.say(f"where they are needed, they are made or fetched again by {commands}")
+        app.progress.say(f"{commands} builds or fetches them again")
     if not as_json:
         app.progress.say(f"{len(damaged)} damaged")
     sys.exit(1 if damaged and not repair else 0)
@@ -59,7 +59,7 @@ def check(app: App, *, repair: bool, as_json: bool) -> None:
 def gc(app: App, *, as_json: bool) -> None:
     """Remove blobs that no image of the store and no lock of the project or of imagegen needs, unused for a day.
 
-    Builds may run meanwhile. Compiled wheels stay: `imagegen wheels gc` removes those.
+    Builds may run at the same time. Compiled wheels are kept; `imagegen wheels gc` removes them.
     """
     required = [digest for cell in app.matrix.cells() for digest in _locked(app, cell)]
     freed = images.collect(app.store, [*required, *wheelhouse.contents(app.store)])
@@ -71,35 +71,35 @@ def gc(app: App, *, as_json: bool) -> None:
 
 def _locked(app: App, cell: Cell) -> dict[str, str]:
     """Return the digests of all files that the cell's lock names and of the scans of its wheels, with descriptions."""
-    found = app.find_lock(cell)
-    return inputs.contents(found) | blobs(found, app.store) if found else {}
+    lock = app.find_lock(cell)
+    return inputs.contents(lock) | blobs(lock, app.store) if lock else {}
 
 
 def _owners(app: App) -> dict[str, dict[str, str]]:
-    """Digest -> cell -> what it is there: by the locks, and by the images of the store."""
+    """Return digest -> cell -> description, from the locks and the images of the store."""
     owners: dict[str, dict[str, str]] = {}
     for name, digest in images.images(app.store).items():
-        with suppress(FetchError, StoreError):  # an image that is not whole cannot say what it was made of
-            for part, what in images.parts(app.store, digest).items():
-                owners.setdefault(part, {})[name] = what
+        with suppress(FetchError, StoreError):  # the manifest or config is missing
+            for part, use in images.parts(app.store, digest).items():
+                owners.setdefault(part, {})[name] = use
         owners.setdefault(digest, {})[name] = "manifest"
     for cell in app.matrix.cells():
-        with suppress(LockError):  # `list` tells of a broken lock
-            for part, what in _locked(app, cell).items():
-                owners.setdefault(part, {})[cell.id] = what
-    for part, what in wheelhouse.contents(app.store).items():
-        owners.setdefault(part, {})[_WHEELHOUSE] = what
+        with suppress(LockError):  # `list` reports a broken lock
+            for part, use in _locked(app, cell).items():
+                owners.setdefault(part, {})[cell.id] = use
+    for part, use in wheelhouse.contents(app.store).items():
+        owners.setdefault(part, {})[_WHEELHOUSE] = use
     return owners
 
 
 def _described(uses: Mapping[str, str]) -> str:
-    """Return what a blob is, and of which cells."""
+    """Describe a blob and the cells that use it."""
     if not uses:
-        return "something that no lock of this project and no image of the store names"
+        return "a blob that no lock of this project and no image of the store names"
     cells: dict[str, list[str]] = {}
-    for cell, what in sorted(uses.items()):
-        cells.setdefault(what, []).append(cell)
-    return "; ".join(f"{what} of {', '.join(names)}" for what, names in cells.items())
+    for cell, use in sorted(uses.items()):
+        cells.setdefault(use, []).append(cell)
+    return "; ".join(f"{description} of {', '.join(names)}" for description, names in cells.items())
 
 
 @command.command()
@@ -108,9 +108,9 @@ def _described(uses: Mapping[str, str]) -> str:
 def size(app: App, *, as_json: bool) -> None:
     """Print the disk space of the store."""
     sizes = images.sizes(app.store)
-    parts = {**asdict(sizes), "total": sizes.total}
+    fields = {**asdict(sizes), "total": sizes.total}
     if as_json:
-        app.json(parts)
+        app.json(fields)
         return
-    for name, value in parts.items():
+    for name, value in fields.items():
         click.echo(f"{name:<12}{human(value):>10}")

@@ -1,4 +1,4 @@
-"""imagegen test: the smoke checks alone, or numerical measurements alone; and tables of numerical results."""
+"""imagegen test: run the smoke checks, or measure numerical results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from imagegen.supply.compare.numerics import Numerics, size
 @json_option("Print the report as JSON.")
 @click.option("--junit", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write JUnit XML.")
 @click.option("--require-gpu", is_flag=True, help="Fail when a check is skipped for lack of a GPU.")
-@click.option("--numerics", "measure", is_flag=True, help="Measure numerical differences in place of the smoke checks.")
+@click.option("--numerics", "measure", is_flag=True, help="Measure numerical differences instead of the smoke checks.")
 @pass_app
 def command(app: App, *, cell: str, as_json: bool, junit: Path | None, require_gpu: bool, measure: bool) -> None:
     """Run the smoke checks of CELL's image, which must be in Docker.
@@ -43,13 +43,13 @@ def command(app: App, *, cell: str, as_json: bool, junit: Path | None, require_g
     With --numerics, measure instead how far its numerical operations, and its trainer and rollout engine, are from a
     float64 reference and from each other; `imagegen diff` compares the results of two images.
 
-    Of an image with several environments, the checks of each run in it; --numerics takes none.
+    If an image has several environments, the checks of each run in it; --numerics rejects such images.
     """
     chosen = app.matrix.select_one(cell, single=measure)
     lock = app.fresh_lock(chosen)
     names = numerics.CHECKS if measure else ()
     if not applicable(parts(lock), names):
-        raise UsageError(f"{chosen.id} has no numerics to measure", code="usage-no-numerics", why="it holds no torch")
+        raise UsageError(f"{chosen.id} has no numerics to measure", code="usage-no-numerics", why="it has no torch")
     if junit:
         check_writable(junit)
     image, report = _run(app, chosen, lock, names, require_gpu=require_gpu)
@@ -63,7 +63,7 @@ def command(app: App, *, cell: str, as_json: bool, junit: Path | None, require_g
 def _run(
     app: App, cell: Cell, lock: Lock, names: Collection[str], *, require_gpu: bool
 ) -> tuple[str, smoke.SmokeReport]:
-    """Run the checks in `names`, or those that need not be named. Returns the image's digest and the report."""
+    """Run the checks in `names`, or all default checks. Returns the image's digest and the report."""
     tag = local_tags(lock)[1]
     with Engine.connect(app.settings, app.progress) as engine:
         image = engine.image_digest(tag)
@@ -74,7 +74,7 @@ def _run(
         )
 
 
-# Tables of numerical results: of one image, and of the difference between two.
+# Tables of the numerical results of an image, and of the difference between two images.
 
 
 def present_report(app: App, cell: Cell, report: SmokeReport, *, as_json: bool) -> None:
@@ -146,15 +146,15 @@ def _number(value: Any) -> str:
     return f"{value:.1e}" if isinstance(value, (int, float)) else "-"
 
 
-def changed_numerics(found: Numerics) -> Iterator[str | Table]:
+def changed_numerics(comparison: Numerics) -> Iterator[str | Table]:
     """Yield the lines and tables of a comparison."""
-    for each in found.compared:
-        yield f"\nnumerical results on {shown(each.device)}: {each.equal} equal, {len(each.changes)} changed"
+    for device in comparison.compared:
+        yield f"\nnumerical results on {shown(device.device)}: {device.equal} equal, {len(device.changes)} changed"
         table = Table("operation", "implementation", "dtype", "size", "why", wraps=("size", "why"), show_header=False)
-        for change in each.changes:
+        for change in device.changes:
             causes = [f"{cause.name} {cause.before or 'none'} -> {cause.after or 'none'}" for cause in change.causes]
             remarks = [*causes, *([] if change.repeatable else ["not repeatable"])]
             names = (shown(text) for text in (f"  {change.operation}", change.implementation, change.dtype))
             table.add_row(*names, size(change), shown(", ".join(remarks)))
-        if each.changes:
+        if device.changes:
             yield table

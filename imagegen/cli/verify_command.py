@@ -1,4 +1,4 @@
-"""imagegen verify: check that an image is what its lock says."""
+"""imagegen verify: check that an image matches its lock."""
 
 from __future__ import annotations
 
@@ -46,26 +46,26 @@ _REBUILD = "rebuild"  # name of the step
     multiple=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Trusted public key, in place of those in publish.yaml.",
+    help="Trusted public key, instead of the keys in publish.yaml.",
 )
-@click.option("--cell", metavar="ID", help="The cell that the image must be of, in place of the one of its name.")
+@click.option("--cell", metavar="ID", help="The required cell of the image, instead of the cell of its name.")
 @click.option(
-    "--require-signature", is_flag=True, help="Fail where no key and no identity is named to verify a signature with."
+    "--require-signature", is_flag=True, help="Fail if no key and no identity is named to verify a signature with."
 )
-@click.option("--no-layers", is_flag=True, help="Skip the bytes of layers: nothing large is read.")
+@click.option("--no-layers", is_flag=True, help="Skip the bytes of layers, so that no large blob is read.")
 @click.option(
     "--rebuild",
     "again",
     is_flag=True,
-    help="Then build the lock in an empty store, and compare: one that a trusted signer or this project has.",
+    help="Then build the lock in an empty store, and compare; a trusted signer or this project must have the lock.",
 )
 @click.option(
     "--rebuild-unsigned",
     "unsigned",
     is_flag=True,
-    help="As --rebuild, also a lock of an unknown author, if the project trusts no signer. The lock chooses the hosts "
-    "that are asked and the code that runs in the sandbox: programs of its base, install scripts of Debian packages, "
-    "build backends of sdists.",
+    help="As --rebuild, also for a lock of an unknown author, if the project trusts no signer. The lock chooses the "
+    "hosts of requests and the code that runs in the sandbox: programs of its base, install scripts of "
+    "Debian packages, build backends of sdists.",
 )
 @json_option()
 @pass_app
@@ -83,9 +83,9 @@ def command(
 ) -> int:
     """Verify an image of a registry, or of an OCI layout (oci:DIR), against its lock and attestations.
 
-    Each artifact has a line; exit code 0 when none fails, 1 when one does, 2 when only a rebuild may not be done. Only
-    that registry is queried, and for a rebuild the hosts that the verified lock names. Of an image index, the image of
-    each platform is verified.
+    Each artifact has a line; exit code 0 when none fails, 1 when one does, 2 when only the rebuild is not permitted.
+    Only that registry is queried, and for a rebuild the hosts that the verified lock names. For an image index, the
+    image of each platform is verified.
     """
     operands.check_image(reference, partial(known_names, app))
     project = Project(keys=tuple(Key(str(key), key) for key in keys)) if keys else projects.load(app.project)
@@ -125,7 +125,7 @@ def command(
 
 
 def _print_steps(verdict: ImageVerdict, name: str | None = None) -> None:
-    """Print all steps of a verdict, or those of one name; for an index, then those of each image."""
+    """Print the steps of a verdict, or only steps of one name, and the steps of each image of an index."""
     for step in verdict.steps:
         if name in (None, step.name):
             click.echo(shown(f"{step.outcome.value:<11} {step.name}: {step.evidence}"))
@@ -141,7 +141,7 @@ def _with_rebuild(
     client: Client,
     refused: Callable[[VerifiedImage], str | None],
 ) -> ImageVerdict:
-    """Return the verdict with a step about a rebuild of each image; `refused` returns why one may not be done."""
+    """Return the verdict with a step about the rebuild of each image; `refused` returns why it is not permitted."""
     verdict, images = verified.verdict, verified.platforms.items()
     if images:
         return replace(
@@ -150,17 +150,17 @@ def _with_rebuild(
         )
     why = refused(verified)
     if why is None and verified.image and verified.lock:
-        step = _again(app, verified.image, verified.lock, source, client)
+        step = _rebuild(app, verified.image, verified.lock, source, client)
     else:
         step = StepResult(_REBUILD, StepStatus.NOT_DONE, why or "there is no lock")
     return replace(verdict, steps=(*verdict.steps, step))
 
 
 def _refusal(app: App, verdict: ImageVerdict, verified: VerifiedImage, *, signers: bool, unsigned: bool) -> str | None:
-    """Return why the lock of an image may not be built, and how to permit it; None: it may be.
+    """Return why the lock of an image may not be built, and how to permit it; None if it may be built.
 
-    `verdict` is of all that was verified, also of the image's index. With trusted signers (`signers`), one of them must
-    attest the lock. Otherwise it must be the project's, or the user accepts the code of any author (`unsigned`).
+    `verdict` covers all verified images, also of the index. With trusted signers (`signers`), one of them must attest
+    the lock. Otherwise it must be the project's, or the user accepts the code of any author (`unsigned`).
     """
     if verdict.wrong or verified.lock is None:
         return f"only the lock of an image without a failed step is built ({verdict.wrong_names} failed)"
@@ -177,18 +177,18 @@ def _refusal(app: App, verdict: ImageVerdict, verified: VerifiedImage, *, signer
 
 
 def _contradiction(app: App, reference: str, locks: Sequence[Lock]) -> str | None:
-    """Return why a registry's name is not one under which publishing puts the locks' images; None: it is one."""
+    """Return why publishing would not give the locks' images this reference; None if it would."""
     name, lock = registry.parse(reference), locks[0]
     if name.repository.rpartition("/")[2] != lock.image:
         fix = f"--cell {lock.cell} allows it"
-        return f"publishing puts it into a repository that is called {lock.image}, not {name.repository} ({fix})"
+        return f"publishing puts it into a repository named {lock.image}, not {name.repository} ({fix})"
     if name.tag is None or name.digest or lock.image not in app.matrix.defaults:
         return None
     (default,) = app.matrix.select(lock.image)
     return contradiction(name.tag, locks, [cell for cell in app.matrix.all_cells if cell.image == lock.image], default)
 
 
-def _again(app: App, found: ReadImage, lock: Lock, source: operands.ImageLocation, client: Client) -> StepResult:
+def _rebuild(app: App, published: ReadImage, lock: Lock, source: operands.ImageLocation, client: Client) -> StepResult:
     cell: Cell | None
     try:
         cell = app.matrix.select_one(lock.cell)
@@ -196,23 +196,23 @@ def _again(app: App, found: ReadImage, lock: Lock, source: operands.ImageLocatio
         if [environment.name for environment in cell.environments] != [
             environment.name for environment in environments(lock) if environment.name
         ]:
-            cell = None  # the matrix names other environments now, whose recipes are not those of the lock
-    except UsageError:  # it is not of this project: its indexes have to be those of the environment
+            cell = None  # the environments of the matrix have changed, so its recipes may not fit the lock
+    except UsageError:  # a cell of another project has the indexes of the environment
         cell, settings = None, app.settings
     gpus = tuple(app.matrix.gpus.values())
     if cell:
-        with suppress(LockError):  # the project's files are others now: a mirror may have those of the lock
+        with suppress(LockError):  # if the project's files have changed, a mirror may have the lock's
             require_unchanged_copies(app, cell, lock)
 
     @contextmanager
-    def there(digest: str, size: int) -> Iterator[Stream]:
+    def open_published(digest: str, size: int) -> Iterator[Stream]:
         with piped(partial(source.stream, digest, size), client.close) as stream:
             yield stream
 
     with ExitStack() as stack:
-        made = stack.enter_context(rebuild.rebuild_image(lock, app.store, settings, app.progress, cell, gpus))
-        whole, image, store = made
-        comparison = rebuild.compare(found, whole, image, there, lambda digest, _: store.open(digest))
+        rebuilt_image = stack.enter_context(rebuild.rebuild_image(lock, app.store, settings, app.progress, cell, gpus))
+        whole, image, store = rebuilt_image
+        comparison = rebuild.compare(published, whole, image, open_published, lambda digest, _: store.open(digest))
     same = comparison.level in (rebuild.Level.MANIFEST, rebuild.Level.CONTENTS)
     return StepResult(
         _REBUILD, StepStatus.PASS if same else StepStatus.FAIL, f"{comparison.sentence} ({comparison.digest})"
@@ -221,5 +221,5 @@ def _again(app: App, found: ReadImage, lock: Lock, source: operands.ImageLocatio
 
 def _as_dict(verdict: ImageVerdict) -> dict[str, Any]:
     steps = [asdict(step) | {"outcome": step.outcome.value} for step in verdict.steps]
-    platforms = {platform: _as_dict(each) for platform, each in verdict.platforms.items()}
+    platforms = {platform: _as_dict(image) for platform, image in verdict.platforms.items()}
     return {"digest": verdict.digest, "steps": steps} | ({"platforms": platforms} if platforms else {})

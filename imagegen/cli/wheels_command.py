@@ -1,4 +1,4 @@
-"""imagegen wheels: what no index serves."""
+"""imagegen wheels: find, build, list, push, pull and remove wheels that no index has."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from imagegen.wheels.offers import WheelSource
 from imagegen.wheels.resolve import candidates
 from imagegen.wheels.throttle import BuildJob, duration
 
-# imagegen wheels find: where the wheel of a component that needs a compiler comes from, and why.
+# imagegen wheels find shows the source of a wheel that may have to be compiled.
 
 
 @click.command("find")
@@ -48,15 +48,15 @@ from imagegen.wheels.throttle import BuildJob, duration
 @json_option()
 @pass_app
 def find_wheels(app: App, *, component: str, pattern: str, as_json: bool) -> int:
-    """Show which wheel of COMPONENT a cell gets, and why not another: exit code 1 where none is compatible.
+    """Show which wheel of COMPONENT a cell gets, and why; exit code 1 if none is compatible.
 
-    COMPONENT==VERSION searches that version, whatever the cell has. Candidates are listed in search order; a file with
-    a compatible name is fetched, hashed and audited, until one passes. Nothing is compiled, and no lock is changed.
+    COMPONENT==VERSION searches that version instead of the cell's. Candidates are listed in search order; a file with a
+    compatible name is fetched, hashed and audited, until one passes. Nothing is compiled, and no lock is changed.
     """
-    name, version = _asked_about(component)
+    name, version = _parse_component(component)
     wanted, cell = _component(app, name), app.matrix.select_one(pattern, single=True)
-    known = app.wheel_catalogue
-    need, note = _need(app, wanted, version, cell, known)
+    catalogue_data = app.wheel_catalogue
+    need, note = _need(app, wanted, version, cell, catalogue_data)
     if note:
         app.progress.say(note)
     settings = app.settings_for(cell)
@@ -66,20 +66,20 @@ def find_wheels(app: App, *, component: str, pattern: str, as_json: bool) -> int
         )
         alias = alias or wanted.index.get(cell.cuda, "pypi")
         index = candidates.index_listing(alias, wanted.package, settings, client)
-        places = candidates.candidate_places(known, index, settings, app.store, client, app.progress)
-        from imagegen.audit.readers import loose_wheels  # late: it brings the readers of wheels
+        sources = candidates.candidate_places(catalogue_data, index, settings, app.store, client, app.progress)
+        from imagegen.audit.readers import loose_wheels  # late, because it imports the readers of wheels
 
-        found = find(need, places, partial(loose_wheels.audit_wheel, gpus=cell.gpus, torch=need.torch))
-    chosen = next((each for each in found if each.fits), None)
+        results = find(need, sources, partial(loose_wheels.audit_wheel, gpus=cell.gpus, torch=need.torch))
+    chosen = next((candidate for candidate in results if candidate.fits), None)
     if as_json:
-        app.json(_as_dict(wanted, cell, need, found, chosen))
+        app.json(_as_dict(wanted, cell, need, results, chosen))
     else:
-        _print(app, wanted, cell, need, found, chosen)
+        _print(app, wanted, cell, need, results, chosen)
     return 0 if chosen else 1
 
 
-def _asked_about(text: str) -> tuple[str, str | None]:
-    """The name in its normal form, and the version of NAME==VERSION. Raises UsageError for other requirements."""
+def _parse_component(text: str) -> tuple[str, str | None]:
+    """Parse NAME or NAME==VERSION, with a normalized name. Raises UsageError for other requirements."""
     name, pinned, version = text.partition("==")
     try:
         return canonicalize_name(name.strip(), validate=True), str(Version(version)) if pinned else None
@@ -91,27 +91,27 @@ def _asked_about(text: str) -> tuple[str, str | None]:
 
 
 def _component(app: App, word: str) -> Component:
-    """Return a component by its name or its package's. Raises UsageError for others, and if it needs no compiler."""
-    known = app.matrix.components
-    found = next((each for each in known.values() if word in (canonicalize_name(each.name), each.package)), None)
-    compiled = sorted(each.name for each in known.values() if each.compiled)
-    if found is None:
-        fix = did_you_mean(word, known) or f"those that need a compiler are {', '.join(compiled)}"
+    """Return a component by its name or its package's. Raises UsageError if there is none, or if it is not compiled."""
+    components = app.matrix.components
+    component = next(
+        (item for item in components.values() if word in (canonicalize_name(item.name), item.package)), None
+    )
+    compiled = sorted(item.name for item in components.values() if item.compiled)
+    if component is None:
+        fix = did_you_mean(word, components) or f"those that need a compiler are {', '.join(compiled)}"
         raise UsageError(f'there is no component "{word}"', code="usage-unknown-component", fix=fix)
-    if not found.compiled:
-        why = "its index has a wheel of every release, and the lock takes the one that fits"
-        parts = [name for name in compiled if name.startswith(f"{found.name}-")]
-        fix = f"ask about {', '.join(parts)}, which does" if parts else f"ask about one of {', '.join(compiled)}"
-        raise UsageError(f"{found.name} needs no compiler", code="usage-not-compiled", why=why, fix=fix)
-    return found
+    if not component.compiled:
+        why = "its index has wheels of every release, and the lock takes a compatible one"
+        variants = [name for name in compiled if name.startswith(f"{component.name}-")]
+        fix = f"name {', '.join(variants)}, which needs one" if variants else f"name one of {', '.join(compiled)}"
+        raise UsageError(f"{component.name} needs no compiler", code="usage-not-compiled", why=why, fix=fix)
+    return component
 
 
 def _need(
-    app: App, component: Component, wanted: str | None, cell: Cell, known: catalogue.Catalogue
+    app: App, component: Component, wanted: str | None, cell: Cell, catalogue_data: catalogue.Catalogue
 ) -> tuple[WheelRequirement, str | None]:
-    """Return what the cell needs, or would need with the component in the given version, and then a sentence about
-    it.
-    """
+    """Return the cell's requirement. If it is not the lock's, return a sentence about the version as well."""
     locked = app.find_lock(cell)
     if locked and (lock.stale(locked, cell) or lock.contradictions(locked, cell)):
         locked = None
@@ -119,48 +119,50 @@ def _need(
     if cell.cuda_version is None and (recipe is None or recipe.architectures):
         why = f"{component.name} is compiled for GPUs"
         raise UsageError(
-            f"{cell.id} is for the CPU alone", code="usage-no-gpu-cell", why=why, fix="name a cell with CUDA"
+            f"{cell.id} is only for the CPU", code="usage-no-gpu-cell", why=why, fix="name a cell with CUDA"
         )
     version = _locked_version(component, locked)
     if wanted and wanted != version:
-        note = f"this is what {cell.id} would get with {component.name} {wanted}, as was asked"
+        note = f"{cell.id} would get this with {component.name} {wanted}"
         return candidates.need_of(component, wanted, cell, locked, recipe), note
     if version:
         return candidates.need_of(component, version, cell, locked, recipe), None
-    requested = _asked(component, cell)
+    requested = _requirement(component, cell)
     other = (
-        None if requested else next((each for each in app.matrix.cells() if _is_sibling(each, cell, component)), None)
+        None
+        if requested
+        else next((sibling for sibling in app.matrix.cells() if _is_sibling(sibling, cell, component)), None)
     )
-    model = requested or (_asked(component, other) if other else None)
-    version = candidates.version_of(component, model.specifier if model else "", recipe, known)
+    model = requested or (_requirement(component, other) if other else None)
+    version = candidates.version_of(component, model.specifier if model else "", recipe, catalogue_data)
     need = candidates.need_of(component, version, cell, locked, recipe)
     if requested:
         return need, None
-    because = f"the version that {other.id} has" if other else "the newest that is known"
-    return need, f"{cell.id} has no {component.name}; this is what it would get with {version}, {because}"
+    because = f"the version of {other.id}" if other else "the newest known version"
+    return need, f"{cell.id} has no {component.name}; it would get this with {version}, {because}"
 
 
 def _locked_version(component: Component, locked: Lock | None) -> str | None:
     versions = {wheel.name: wheel.version for wheel in locked.wheels} if locked else {}
     versions |= {build.name: build.version for build in locked.builds} if locked else {}
-    found = versions.get(component.package)
-    return Version(found).public if found else None  # a label says which file it was
+    version = versions.get(component.package)
+    return Version(version).public if version else None  # a local label identifies the file
 
 
-def _asked(component: Component, cell: Cell) -> Requirement | None:
+def _requirement(component: Component, cell: Cell) -> Requirement | None:
     return next(
         (requirement for requirement in cell.requirements if requirement.component.name == component.name), None
     )
 
 
 def _is_sibling(other: Cell, cell: Cell, component: Component) -> bool:
-    """Return whether it is the same but for the component and one axis that brings it."""
+    """Return whether `other` differs from the cell only in one axis and has the component."""
     differing = [axis for axis, value in cell.axes.items() if other.axes.get(axis) != value]
-    return other.image == cell.image and len(differing) <= 1 and _asked(component, other) is not None
+    return other.image == cell.image and len(differing) <= 1 and _requirement(component, other) is not None
 
 
 def _as_dict(
-    component: Component, cell: Cell, need: WheelRequirement, found: Sequence[Candidate], chosen: Candidate | None
+    component: Component, cell: Cell, need: WheelRequirement, results: Sequence[Candidate], chosen: Candidate | None
 ) -> dict[str, Any]:
     return {
         "component": component.name,
@@ -170,27 +172,27 @@ def _as_dict(
         "platform": need.platform,
         "torch": need.torch,
         "cuda": need.cuda,
-        "candidates": [_row(each) for each in found],
+        "candidates": [_row(candidate) for candidate in results],
         "choice": _row(chosen) if chosen else None,
     }
 
 
-def _row(each: Candidate) -> dict[str, Any]:
+def _row(candidate: Candidate) -> dict[str, Any]:
     return {
-        "place": each.place.value,
-        "file": each.filename,
-        "where": each.where,
-        "fits": each.fits,
-        "reason": each.reason,
-        "sha256": each.sha256,
-        "size": each.size,
+        "place": candidate.place.value,
+        "file": candidate.filename,
+        "where": candidate.where,
+        "fits": candidate.fits,
+        "reason": candidate.reason,
+        "sha256": candidate.sha256,
+        "size": candidate.size,
     }
 
 
 def _duration(recipe: Recipe, cell: Cell) -> str:
-    """Return text such as " of about 25 min on 16 cores"; "" where the recipe states no cost."""
-    named = len(cell.gpus) if recipe.architectures else 1
-    work = BuildJob(recipe.cost, named, jobs=recipe.jobs is not None, threads=recipe.threads is not None)
+    """Return text such as " of about 25 min on 16 cores"; "" if the recipe has no cost."""
+    count = len(cell.gpus) if recipe.architectures else 1
+    work = BuildJob(recipe.cost, count, jobs=recipe.jobs is not None, threads=recipe.threads is not None)
     seconds = estimate(work) if recipe.cost else None
     return f" of about {duration(seconds)} on {CORES} cores" if seconds else ""
 
@@ -200,24 +202,26 @@ def _print(
     component: Component,
     cell: Cell,
     need: WheelRequirement,
-    found: Sequence[Candidate],
+    results: Sequence[Candidate],
     chosen: Candidate | None,
 ) -> None:
-    has = f"Python {need.python}, torch {need.torch or 'none'}, CUDA {need.cuda or 'none'}"
-    click.echo(f"{component.name} {need.version} for {cell.id}: {has}")
-    away = unreachable(found)
-    if away and chosen and chosen.place is WheelSource.SOURCE:
-        click.echo(f"{counted(len(away), 'prebuilt wheel')} may fit, but cannot be reached from this machine:")
-        for each in away:
-            click.echo(shown(f"  {each.where}"))
+    target = f"Python {need.python}, torch {need.torch or 'none'}, CUDA {need.cuda or 'none'}"
+    click.echo(f"{component.name} {need.version} for {cell.id}: {target}")
+    unreachable_wheels = unreachable(results)
+    if unreachable_wheels and chosen and chosen.place is WheelSource.SOURCE:
+        click.echo(
+            f"{counted(len(unreachable_wheels), 'prebuilt wheel')} may fit, but cannot be reached from this machine:"
+        )
+        for candidate in unreachable_wheels:
+            click.echo(shown(f"  {candidate.where}"))
         time = _duration(app.matrix.recipes[component.name], cell)
         click.echo(f"without it, the lock has a source build{time}; a directory in PIP_FIND_LINKS can provide it")
     table = Table("file", "fits", "place", "why", wraps=("why",))
-    # Files of one place that are refused for one reason share a row; JSON has each.
-    for (fits, place, why), group in groupby(found, lambda each: (each.fits, each.place.value, each.reason)):
-        first, *others = [each.filename or each.where for each in group]
-        more = f" and {len(others)} more" if others else ""
-        table.add_row(shown(first + more), "yes" if fits else "no", place, shown(why))
+    # Files of one source that are rejected for one reason share a row; JSON has each.
+    for (fits, source, why), group in groupby(results, lambda item: (item.fits, item.place.value, item.reason)):
+        first, *more_names = [candidate.filename or candidate.where for candidate in group]
+        suffix = f" and {len(more_names)} more" if more_names else ""
+        table.add_row(shown(first + suffix), "yes" if fits else "no", source, shown(why))
     table.print(app.out)
     if chosen:
         click.echo(shown(f"choice: {chosen.place.value}, {chosen.filename}: {chosen.reason}"))
@@ -227,18 +231,18 @@ def _print(
         click.echo(shown(f"choice: none, so the cell cannot have it{why}"))
 
 
-# imagegen wheels: what no index serves.
+# imagegen wheels, the group of commands.
 
 
 @click.group("wheels", cls=CommandGroup)
 def command() -> None:
-    """Find, build, list, push, pull and remove wheels that no index serves."""
+    """Find, build, list, push, pull and remove wheels that no index has."""
 
 
 command.add_command(find_wheels)
 
 
-# imagegen wheels list: the wheels that were compiled or pulled.
+# imagegen wheels list shows the wheels that were compiled or pulled.
 
 _UNITS = (("day", 86400), ("hour", 3600), ("minute", 60))
 
@@ -254,19 +258,17 @@ def list_wheels(app: App, *, as_json: bool) -> None:
         return
     table = Table("wheel", "version", "torch", "python", "GPUs", "size", "made", "key")
     for wheel in wheels:
-        made = _age(wheel.record.get("made"), time.time())
+        age = _age(wheel.record.get("made"), time.time())
         size = human(wheel.size)
-        table.add_row(wheel.name, wheel.version, *map(_cell, _facts(wheel)), size, made, wheel.key)
+        table.add_row(wheel.name, wheel.version, *map(_cell, _facts(wheel)), size, age, wheel.key)
     if wheels:
         table.print(app.out)
     else:
-        app.progress.say("no wheel is kept here: `imagegen wheels build` compiles what a cell's lock wants compiled")
+        app.progress.say("the store has no wheels; `imagegen wheels build` compiles the source builds of a cell's lock")
 
 
 def _facts(wheel: BuiltWheel) -> tuple[Any, ...]:
-    """Return torch, Python and architectures of a wheel's record, as far as it has them: other programs may write
-    records.
-    """
+    """Return torch, Python and architectures of a wheel's record; None for a missing or invalid field."""
     architectures = wheel.record.get("architectures")
     gpus = " ".join(map(str, architectures)) if isinstance(architectures, list | tuple) else None
     return wheel.record.get("torch"), wheel.record.get("python"), gpus
@@ -276,32 +278,32 @@ def _cell(fact: Any) -> str:
     return shown(str(fact)) if fact else "-"
 
 
-def _age(made: Any, now: float) -> str:
+def _age(timestamp: Any, now: float) -> str:
     """Return an age as text: "3 days"."""
-    if not isinstance(made, int | float) or not 0 <= made < 1 << 40:
+    if not isinstance(timestamp, int | float) or not 0 <= timestamp < 1 << 40:
         return "-"
-    passed = max(0.0, now - made)
+    passed = max(0.0, now - timestamp)
     for unit, seconds in _UNITS:
         if (number := int(passed // seconds)) > 0:
             return f"{number} {unit}{'' if number == 1 else 's'} ago"
     return "just now"
 
 
-# imagegen wheels build: compile the wheels that a cell's lock needs.
+# imagegen wheels build compiles the wheels that a cell's lock needs.
 
 
 @command.command("build")
 @click.argument("component", required=False)
-@click.option("--cell", "pattern", required=True, metavar="CELL", help="The cell whose lock says what is compiled.")
+@click.option("--cell", "pattern", required=True, metavar="CELL", help="The cell whose lock has the source builds.")
 @builder_option
-@json_option("Print JSON: the wheels, with the record of each build.")
+@json_option("Print JSON: the wheels with the record of each build.")
 @pass_app
 def build_wheels(app: App, *, component: str | None, pattern: str, builder: str | None, as_json: bool) -> None:
     """Compile COMPONENT, or every missing source build of CELL's lock.
 
     The plan is printed first. An interrupted build resumes. Prints each wheel's key and file name.
     """
-    from imagegen.wheels.builds import compile as source_builds  # late: it brings the engine
+    from imagegen.wheels.builds import compile as source_builds  # late, because it imports the engine
 
     wheels = []
     for cell in app.matrix.select(pattern, single=True):
@@ -314,9 +316,9 @@ def build_wheels(app: App, *, component: str | None, pattern: str, builder: str 
             lock, missing, cell, gpus, Context(app.store, settings, app.progress), builder=builder
         )
         if not missing and names:
-            app.progress.say(f"{cell.id}: all compiled wheels are there")
+            app.progress.say(f"{cell.id}: all compiled wheels are in the store")
         elif not names:
-            app.progress.say(f"{cell.id}: nothing has to be compiled, since wheels fit")
+            app.progress.say(f"{cell.id}: no wheel must be compiled")
         keys = [build.key for build in lock.builds if build.name in names]
         wheels += [wheel for key in keys if (wheel := wheelhouse.known(app.store, key))]
     if as_json:
@@ -327,39 +329,39 @@ def build_wheels(app: App, *, component: str | None, pattern: str, builder: str 
 
 
 def _required(lock: Lock, component: str | None) -> set[str]:
-    """Names of the lock's builds. Raises UsageError for a component that is none of them."""
+    """Return the names of the lock's builds. Raises UsageError for another component."""
     names = {build.name for build in lock.builds}
     if component is None:
         return names
     if component not in names:
-        what = f"{lock.cell} does not have {component} compiled"
-        fix = did_you_mean(component, names) or f"it has {', '.join(sorted(names)) or 'nothing'} compiled"
-        raise UsageError(what, fix=fix)
+        summary = f"{lock.cell} does not compile {component}"
+        fix = did_you_mean(component, names) or f"it compiles {', '.join(sorted(names)) or 'no component'}"
+        raise UsageError(summary, fix=fix)
     return {component}
 
 
-# imagegen wheels push: give wheels to the team's wheelhouse.
+# imagegen wheels push copies wheels to the team's wheelhouse.
 
 
 @command.command("push")
 @click.argument("patterns", nargs=-1, metavar="[NAME | KEY]...")
 @click.option("--to", "destination", metavar="REPOSITORY", help="registry.example.com/team/wheels, say.")
-@click.option("--dry-run", is_flag=True, help="Say what would be pushed, and push nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the wheels that would be pushed, and push nothing.")
 @json_option("Print JSON: for each wheel its key, and whether it was pushed.")
 @pass_app
 def push_wheels(app: App, *, patterns: tuple[str, ...], destination: str | None, dry_run: bool, as_json: bool) -> None:
-    """Push the wheels of the store to a repository of a registry: all, or those named, * and ? allowed.
+    """Push all wheels of the store, or the named ones, to a repository of a registry; * and ? are allowed.
 
-    Without --to, IMAGEGEN_WHEELHOUSE names the repository. A wheel that is there under the same key stays unchanged.
+    Without --to, IMAGEGEN_WHEELHOUSE names the repository. A wheel that it has under the same key is not changed.
     """
-    place = wheelhouse.place(app.settings, destination, "--to")
-    if place is None:
+    repository = wheelhouse.place(app.settings, destination, "--to")
+    if repository is None:
         fix = "name a repository with --to, or with IMAGEGEN_WHEELHOUSE"
         raise UsageError("there is no wheelhouse to push to", code="usage-no-wheelhouse", fix=fix)
     wheels = list(_chosen(list(wheelhouse.every(app.store)), patterns))
     pushed: dict[str, bool] = {}
     with Client(app.settings) as client:
-        team = wheelhouse.RemoteWheelhouse(place, client, app.settings)
+        team = wheelhouse.RemoteWheelhouse(repository, client, app.settings)
         if wheels:
             team.reach()
         for wheel in wheels:
@@ -381,23 +383,23 @@ def _outcome(pushed: bool, dry_run: bool) -> str:
     return ("would be pushed" if dry_run else "pushed") if pushed else "already there"
 
 
-def _chosen(kept: list[BuiltWheel], patterns: Iterable[str]) -> Iterator[BuiltWheel]:
-    """Raises UsageError for a pattern that no wheel has."""
+def _chosen(wheels: list[BuiltWheel], patterns: Iterable[str]) -> Iterator[BuiltWheel]:
+    """Yield the wheels that match a pattern. Raises UsageError for a pattern that no wheel matches."""
     patterns = tuple(patterns)
     for pattern in patterns:
-        if not any(_fits(wheel, pattern) for wheel in kept):
-            fix = did_you_mean(pattern, {wheel.name for wheel in kept}) or "`imagegen wheels list` shows what is kept"
+        if not any(_fits(wheel, pattern) for wheel in wheels):
+            fix = did_you_mean(pattern, {wheel.name for wheel in wheels}) or "`imagegen wheels list` shows the wheels"
             raise UsageError(
-                f'no wheel is kept here whose name or key is "{pattern}"', code="usage-unknown-wheel", fix=fix
+                f'the store has no wheel with the name or key "{pattern}"', code="usage-unknown-wheel", fix=fix
             )
-    yield from (wheel for wheel in kept if not patterns or any(_fits(wheel, pattern) for pattern in patterns))
+    yield from (wheel for wheel in wheels if not patterns or any(_fits(wheel, pattern) for pattern in patterns))
 
 
 def _fits(wheel: BuiltWheel, pattern: str) -> bool:
-    return any(fnmatchcase(each, pattern) for each in (wheel.name, wheel.key, wheel.key.removeprefix("sha256:")))
+    return any(fnmatchcase(text, pattern) for text in (wheel.name, wheel.key, wheel.key.removeprefix("sha256:")))
 
 
-# imagegen wheels pull: take wheels from the team's wheelhouse.
+# imagegen wheels pull copies wheels from the team's wheelhouse.
 
 
 @command.command("pull")
@@ -409,61 +411,62 @@ def _fits(wheel: BuiltWheel, pattern: str) -> bool:
 def pull_wheels(app: App, *, keys: tuple[str, ...], cells: tuple[str, ...], source: str | None, as_json: bool) -> None:
     """Pull wheels from a repository of a registry into the store, by their keys or for cells.
 
-    Without --from, IMAGEGEN_WHEELHOUSE names the repository. Exit code 1 when it lacks one that the store lacks too.
+    Without --from, IMAGEGEN_WHEELHOUSE names the repository. Exit code 1 if neither the store nor the repository has a
+    wheel.
     """
-    place = wheelhouse.place(app.settings, source, "--from")
-    if place is None:
+    repository = wheelhouse.place(app.settings, source, "--from")
+    if repository is None:
         fix = "name a repository with --from, or with IMAGEGEN_WHEELHOUSE"
         raise UsageError("there is no wheelhouse to pull from", code="usage-no-wheelhouse", fix=fix)
     if not keys and not cells:
         raise UsageError("nothing to pull", code="usage-nothing-named", fix="name cells with --cell, or keys of wheels")
-    wanted = dict(_of_keys(keys)) | dict(_of_cells(app, cells))
-    found: dict[str, str] = {}
+    requested = dict(_parse_keys(keys)) | dict(_build_keys(app, cells))
+    outcomes: dict[str, str] = {}
     with Client(app.settings) as client:
-        team = wheelhouse.RemoteWheelhouse(place, client, app.settings)
-        for key, named in wanted.items():
-            name = " ".join(named) if named else key
+        team = wheelhouse.RemoteWheelhouse(repository, client, app.settings)
+        for key, name_and_version in requested.items():
+            name = " ".join(name_and_version) if name_and_version else key
             if wheelhouse.known(app.store, key):
-                found[key] = "here"
-            elif team.fetch(key, app.store, app.progress, required=named):
-                found[key] = "pulled"
+                outcomes[key] = "here"
+            elif team.fetch(key, app.store, app.progress, required=name_and_version):
+                outcomes[key] = "pulled"
             else:
-                found[key] = "absent"
-            app.progress.say(f"{name}: {_OUTCOMES[found[key]]}")
+                outcomes[key] = "absent"
+            app.progress.say(f"{name}: {_OUTCOMES[outcomes[key]]}")
     if as_json:
-        app.json(found)
+        app.json(outcomes)
     else:
-        counts = {outcome: list(found.values()).count(outcome) for outcome in _OUTCOMES}
+        counts = {outcome: list(outcomes.values()).count(outcome) for outcome in _OUTCOMES}
         app.progress.say(
-            f"{counted(counts['pulled'], 'wheel')} pulled from {team}, {counts['here']} here already, "
-            f"{counts['absent']} not there"
+            f"{counted(counts['pulled'], 'wheel')} pulled from {team}, {counts['here']} already in the store, "
+            f"{counts['absent']} not found"
         )
-    sys.exit(1 if "absent" in found.values() else 0)
+    sys.exit(1 if "absent" in outcomes.values() else 0)
 
 
-_OUTCOMES = {"here": "here already", "pulled": "pulled", "absent": "not there"}
+_OUTCOMES = {"here": "already in the store", "pulled": "pulled", "absent": "not found"}
 
 
-def _of_keys(keys: tuple[str, ...]) -> Iterator[tuple[str, None]]:
+def _parse_keys(keys: tuple[str, ...]) -> Iterator[tuple[str, None]]:
     for key in keys:
         whole = key if key.startswith("sha256:") else f"sha256:{key}"
         if not is_digest(whole):
             raise UsageError(
-                f'"{key}" is no key of a wheel',
+                f'"{key}" is not a key of a wheel',
                 code="usage-invalid-value",
                 fix="a key is sha256: and 64 lower-case hex digits",
             )
         yield whole, None
 
 
-def _of_cells(app: App, cells: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, str]]]:
+def _build_keys(app: App, cells: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, str]]]:
     for pattern in cells:
         for cell in app.matrix.select(pattern, single=True):
             for build in app.fresh_lock(cell).builds:
                 yield build.key, (build.name, build.version)
 
 
-# imagegen wheels gc: remove wheels from the wheelhouse.
+# imagegen wheels gc removes wheels from the store.
 
 _YOUNG = 30 * 24 * 3600  # seconds
 
@@ -471,37 +474,38 @@ _YOUNG = 30 * 24 * 3600  # seconds
 @command.command("gc")
 @click.argument("names", nargs=-1, metavar="[NAME | NAME==VERSION | KEY]...")
 @click.option("--dry-run", is_flag=True, help="Print what would be removed, and remove nothing.")
-@json_option("Print JSON: the wheels, and how many bytes they had.")
+@json_option("Print JSON: the wheels and their bytes.")
 @pass_app
 def remove_wheels(app: App, *, names: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
     """Remove wheels that no lock of the project or of imagegen needs, unused for 30 days.
 
-    With names, remove exactly those wheels: they are then compiled or pulled again.
+    With names, remove only these wheels, which must then be compiled or pulled again.
     """
     wheels = list(wheelhouse.every(app.store))
-    going = [wheel for name in names for wheel in _named(name, wheels)] if names else _unneeded(app, wheels)
-    going = list({wheel.key: wheel for wheel in going}.values())
-    freed = (
-        wheelhouse.removable(app.store, going) if dry_run else sum(wheelhouse.remove(app.store, each) for each in going)
-    )
+    removed = [wheel for name in names for wheel in _find(name, wheels)] if names else _unneeded(app, wheels)
+    removed = list({wheel.key: wheel for wheel in removed}.values())
+    if dry_run:
+        freed = wheelhouse.removable(app.store, removed)
+    else:
+        freed = sum(wheelhouse.remove(app.store, wheel) for wheel in removed)
     if as_json:
-        app.json({"wheels": [dataclasses.asdict(wheel) for wheel in going], "freed": freed, "dry_run": dry_run})
+        app.json({"wheels": [dataclasses.asdict(wheel) for wheel in removed], "freed": freed, "dry_run": dry_run})
         return
-    for wheel in going:
+    for wheel in removed:
         app.progress.say(f"{wheel.filename} ({human(wheel.size)}), {wheel.key}")
     verb = "would free" if dry_run else "freed"
-    app.progress.say(f"{verb} {human(freed)}: {counted(len(going), 'wheel')}")
+    app.progress.say(f"{verb} {human(freed)}: {counted(len(removed), 'wheel')}")
 
 
-def _named(name: str, wheels: list[BuiltWheel]) -> list[BuiltWheel]:
-    """Raises UsageError where none is called so."""
-    found = [
+def _find(name: str, wheels: list[BuiltWheel]) -> list[BuiltWheel]:
+    """Return the wheels with a name, file name or key. Raises UsageError if there are none."""
+    matches = [
         wheel for wheel in wheels if name in (wheel.name, f"{wheel.name}=={wheel.version}", wheel.key, wheel.filename)
     ]
-    if not found:
-        fix = did_you_mean(name, {wheel.name for wheel in wheels}) or "`imagegen wheels list` shows what there is"
-        raise UsageError(f'no wheel that is kept here is called "{name}"', code="usage-unknown-wheel", fix=fix)
-    return found
+    if not matches:
+        fix = did_you_mean(name, {wheel.name for wheel in wheels}) or "`imagegen wheels list` shows the wheels"
+        raise UsageError(f'the store has no wheel "{name}"', code="usage-unknown-wheel", fix=fix)
+    return matches
 
 
 def _unneeded(app: App, wheels: list[BuiltWheel]) -> list[BuiltWheel]:

@@ -60,7 +60,7 @@ def keep(here: Machine, name: str, age: float = 0.0, key: str | None = None, log
 def test_a_list_says_what_each_wheel_is_for(here: Machine) -> None:
     code, out, said = here.run(wheels_command.list_wheels)
     assert (code, out) == (0, "")
-    assert "no wheel is kept here: `imagegen wheels build`" in said
+    assert "the store has no wheels; `imagegen wheels build`" in said
     keep(here, "flash-attn", age=3 * 24 * 3600 + 60)
     new = keep(here, "demo")
     code, out, _ = here.run(wheels_command.list_wheels)
@@ -137,20 +137,20 @@ def test_build_has_nothing_to_do_where_the_wheel_is_there(here: Machine) -> None
     app = app_of(here, WITH_BUILD)
     code, out, said = here.run(wheels_command.build_wheels, "--cell", "tiny", app=app)
     assert (code, out) == (0, f"{BUILD.key} {wheel.filename}\n")
-    assert "all compiled wheels are there" in said
+    assert "all compiled wheels are in the store" in said
     _, out, _ = here.run(wheels_command.build_wheels, "demo-ext", "--cell", "tiny", "--json", app=app)
     assert [each["filename"] for each in json.loads(out)] == [wheel.filename]
 
 
 def test_build_refuses_what_the_lock_does_not_have_compiled(here: Machine) -> None:
     app = app_of(here, WITH_BUILD)
-    with pytest.raises(UsageError, match="does not have demo-exx compiled") as caught:
+    with pytest.raises(UsageError, match="does not compile demo-exx") as caught:
         here.run(wheels_command.build_wheels, "demo-exx", "--cell", "tiny", app=app)
     assert 'did you mean "demo-ext"?' in str(caught.value)
     none = replace(WITH_BUILD, builds=())
     code, out, said = here.run(wheels_command.build_wheels, "--cell", "tiny", app=app_of(here, none))
     assert (code, out) == (0, "")
-    assert "nothing has to be compiled, since wheels fit" in said
+    assert "no wheel must be compiled" in said
 
 
 def test_a_command_of_the_group_that_is_not_there(run: Run) -> None:
@@ -212,7 +212,9 @@ def test_a_rendered_folder_that_compiles_says_how_many_files_at_once(
         app = app_of(here, lock)
         code, out, said = here.run(render_command.command, lock.cell, "-o", str(tmp_path), app=app)
         assert code == 0
-        notes = [line for line in said.splitlines() if "demo-ext 1.0: the printed command compiles one file" in line]
+        notes = [
+            line for line in said.splitlines() if "for demo-ext 1.0, the printed command compiles one file" in line
+        ]
         assert len(notes) == expected
         assert all(
             '--secret id=throttle,src=FILE` allows more, with {"jobs": 4, "threads": 1}' in line for line in notes

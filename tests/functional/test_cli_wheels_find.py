@@ -55,9 +55,7 @@ def _matrix() -> matrix.Matrix:
 def test_a_cell_without_the_component_is_answered_all_the_same(run: Run, tmp_path: Path) -> None:
     ended = run("wheels", "find", "flash-attn", "--cell", "blackwell-vllm")
     assert ended.code == 0
-    assert ended.err == (
-        f"{CELL} has no flash-attn; this is what it would get with 2.8.3, the version that {CELL}-flash-attn has\n"
-    )
+    assert ended.err == (f"{CELL} has no flash-attn; it would get this with 2.8.3, the version of {CELL}-flash-attn\n")
     first, missed, address, otherwise, head, *rows, last, where = ended.out.splitlines()
     assert first == f"flash-attn 2.8.3 for {CELL}: Python 3.11, torch 2.11.0, CUDA 13.0"
     assert (missed.split()[0], "cores" in otherwise) == ("1", True)  # what decides comes before the candidates
@@ -157,7 +155,7 @@ def test_a_name_is_taken_however_it_is_spelled(run: Run, name: str) -> None:
 
 def test_another_version_can_be_asked_about(run: Run) -> None:
     ended = run("wheels", "find", "flash-attn==2.7.4.1", "--cell", f"{CELL}-flash-attn")
-    assert ended.err.startswith(f"this is what {CELL}-flash-attn would get with flash-attn 2.7.4.1, as was asked")
+    assert ended.err.startswith(f"{CELL}-flash-attn would get this with flash-attn 2.7.4.1")
     assert ended.out.startswith(f"flash-attn 2.7.4.1 for {CELL}-flash-attn: ")
     assert "no recipe under wheels/ compiles flash-attn 2.7.4.1" in ended.out
     assert ended.code == 1
@@ -170,10 +168,10 @@ def test_another_version_can_be_asked_about(run: Run) -> None:
         (("flash-attn>=2", "blackwell-vllm"), 64, "a version of it as NAME==VERSION"),
         (("flash-attn==two", "blackwell-vllm"), 64, "a version of it as NAME==VERSION"),
         (("numpy", "blackwell-vllm"), 64, "numpy needs no compiler"),
-        (("transformer_engine", "blackwell-vllm"), 64, "ask about transformer-engine-torch, which does"),
+        (("transformer_engine", "blackwell-vllm"), 64, "name transformer-engine-torch, which needs one"),
         (("flash-attn", "blakwell-vllm"), 64, 'did you mean "blackwell-vllm"?'),
         (("flash-attn", "blackwell-*"), 64, "cells"),
-        (("flash-attn", "cpu-grpo"), 64, "cpu-grpo-cpu-py311 is for the CPU alone"),
+        (("flash-attn", "cpu-grpo"), 64, "cpu-grpo-cpu-py311 is only for the CPU"),
         (("deep-ep", "blackwell-vllm"), 67, "no version of deep-ep is known"),
     ],
 )

@@ -21,31 +21,34 @@ FORMS = "name a cell (`imagegen list`), wheels, --image REF or --site-packages D
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), f"nothing is named that could be audited\n  fix: {FORMS}"),
-        (("--gpu", "sm_90"), f"nothing is named that could be audited\n  fix: {FORMS}"),
+        ((), f"no subject of an audit is named\n  fix: {FORMS}"),
+        (("--gpu", "sm_90"), f"no subject of an audit is named\n  fix: {FORMS}"),
         (("cpu-grop",), 'no image or cell matches "cpu-grop"\n  fix: did you mean "cpu-grpo"?'),
         (("x/y:1",), 'no image or cell matches "x/y:1"\n  fix: `--image x/y:1` audits an image'),
-        (("cpu-grpo", "odd"), "cpu-grpo odd are several cells\n  fix: name one, or a glob that matches them"),
-        (("cpu-grpo", "--image", "a"), "one audit is of one thing, and cpu-grpo and --image a are several"),
-        (("--image", "a", "--site-packages", "b"), "and --image a and --site-packages b are several\n  fix: run one"),
+        (("cpu-grpo", "odd"), "cpu-grpo odd are several cells\n  fix: name one cell, or a glob such as"),
+        (("cpu-grpo", "--image", "a"), "an audit has one subject, and cpu-grpo and --image a are several"),
+        (
+            ("--image", "a", "--site-packages", "b"),
+            "and --image a and --site-packages b are several\n  fix: run an audit for each",
+        ),
         (
             ("cpu-grpo", "--torch", "2.8.0"),
-            "--torch is about loose wheels: here torch is among what is audited\n  fix: ",
+            "--torch is only for wheels, because the other subjects include torch\n  fix: ",
         ),
-        (("--image", "a", "--torch", "2.8.0"), "--torch is about loose wheels"),
+        (("--image", "a", "--torch", "2.8.0"), "--torch is only for wheels"),
         (("nothing-1-py3-none-any.whl",), "there is no file nothing-1-py3-none-any.whl\n  fix: name wheels that are"),
         (("nothing-1-py3-none-any.whl", "--torch", "x"), "there is no file"),
         (("--site-packages", "nowhere"), "nowhere is no directory"),
         (("cpu-grpo", "--gpu", "sm_09"), 'there is no GPU "sm_09"\n  fix: '),
         (("cpu-grpo", "--gpu", "RTX 509"), 'there is no GPU "RTX 509"\n  fix: did you mean "RTX 5090"?'),
         (("cpu-grpo", "--gpu", "sm_90"), "cpu-grpo-cpu-py311 is for no GPU\n  fix: leave out --gpu and --driver"),
-        (("cpu-grpo", "--driver", "new"), '--driver "new" is no version of a driver\n  fix: write it as nvidia-smi'),
+        (("cpu-grpo", "--driver", "new"), '--driver "new" is not a version of a driver\n  fix: write it as nvidia-smi'),
         (
             ("cpu-grpo", "--sarif", "/nonexistent/x"),
             "/nonexistent/x: the report cannot be written\n  why: No such file",
         ),
         (("--explain", "unredable"), 'there is no finding "unredable"\n  fix: did you mean "unreadable"?'),
-        (("cpu-grpo", "--explain"), "--explain and --error explain a text and audit nothing"),
+        (("cpu-grpo", "--explain"), "--explain and --error explain a text, without an audit"),
         (("--nonsense",), "no such option"),
     ],
 )
@@ -87,7 +90,7 @@ def test_files_that_are_no_wheels_are_refused(run: Run, tmp_path: Path, monkeypa
 def test_an_id_is_explained(run: Run) -> None:
     ended = run("audit", "--explain", "unreadable")
     entry = catalogue()["unreadable"]
-    expected = [f"unreadable ({entry.severity}): {entry.title}", f"  {entry.meaning}", f"  what helps: {entry.fix}"]
+    expected = [f"unreadable ({entry.severity}): {entry.title}", f"  {entry.meaning}", f"  fix: {entry.fix}"]
     assert (ended.code, ended.out.splitlines()) == (0, [*expected, f"  source: {entry.source}"])
     (found,) = json.loads(run("audit", "--explain", "unreadable", "--json").out).items()
     assert found == ("unreadable", {**asdict(entry), "severity": entry.severity.value})
@@ -121,7 +124,7 @@ def test_warnings_are_printed_and_do_not_count(run: Run, site: Path, tmp_path: P
     first, second, *_, last = ended.out.splitlines()
     assert (first, second) == ("odd 1.0", "  warning  unreadable: odd/_C.so")
     assert last == f"{site}: 0 errors, 1 warning, 0 notes in 1 package, 1 ELF file"
-    assert "`imagegen audit --explain ID` says what a finding means" in ended.err
+    assert "`imagegen audit --explain ID` explains a finding" in ended.err
     (finding,) = json.loads((tmp_path / "x.sarif").read_text())["runs"][0]["results"]
     assert (finding["ruleId"], finding["level"]) == ("unreadable", "warning")
     (report,) = json.loads(run("audit", "--site-packages", str(site), "--json").out)

@@ -16,7 +16,7 @@ from imagegen.audit import catalogue
 from imagegen.audit.contents import _within
 from imagegen.audit.libraries import _by_number
 from imagegen.audit.readers.wheel import Wheel
-from imagegen.cli.wheels_command import _asked_about
+from imagegen.cli.wheels_command import _parse_component
 from imagegen.core import types
 from imagegen.core.errors import MatrixErrors, UsageError, WheelError
 from imagegen.core.net import package_index
@@ -87,7 +87,7 @@ def test_the_error_names_the_line(tmp_path: Path) -> None:
     ("ask", "error"),
     [
         (lambda: torch_exports._release(WHEEL), UsageError),
-        (lambda: _asked_about(f"demo=={DIGITS}"), UsageError),
+        (lambda: _parse_component(f"demo=={DIGITS}"), UsageError),
         (lambda: parse_release(WHEEL), ValueError),
         (lambda: parse_release(SDIST), ValueError),
         (lambda: harvested._specifier(f">={DIGITS}"), ValueError),
