@@ -158,19 +158,18 @@ def _smoke_test(
 
     The report is kept, for the next build and for publishing. Raises SmokeFailed.
     """
-    from imagegen.run import smoke  # late, here and below: an unchanged build without checks needs neither
-    from imagegen.supply.publish import attachments
+    from imagegen.run import smoke, smoke_reports  # late: an unchanged build without checks needs neither
 
-    required = attachments.SmokeRequirement.of(digest, lock, cell.declarations, require_gpu=options.require_gpu)
+    required = smoke_reports.SmokeRequirement.of(digest, lock, cell.declarations, require_gpu=options.require_gpu)
     conditions = smoke.SmokeConditions.of(engine.info(), smoke.nvidia_devices())
-    if not options.retest and (run := attachments.find_run(session.store, required, conditions, lock)):
+    if not options.retest and (run := smoke_reports.find_run(session.store, required, conditions, lock)):
         saved, then = run
         return smoke.SmokeReport.from_dict(saved.report), max(0, int(time.time()) - then)
     report = smoke.run(
         engine, digest, lock, cell.declarations, require_gpu=options.require_gpu, progress=session.progress
     )
     report.require_passed(fix=f"the image is kept as {local_tags(lock)[1]}")
-    passed = attachments.passed_report(report, required, lock)
-    attachments.save_passed_report(session.store, passed)
-    attachments.save_run(session.store, passed, conditions, int(time.time()))
+    passed = smoke_reports.passed_report(report, required, lock)
+    smoke_reports.save_passed_report(session.store, passed)
+    smoke_reports.save_run(session.store, passed, conditions, int(time.time()))
     return report, None

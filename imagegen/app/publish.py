@@ -49,16 +49,14 @@ from imagegen.plan.lock.model import Lock, Record
 from imagegen.plan.matrix.model import Cell
 from imagegen.run import numerics, smoke
 from imagegen.run.engine import Engine
-from imagegen.supply.publish import attachments
-from imagegen.supply.publish.attachments import (
+from imagegen.run.smoke_reports import (
     PassedSmokeReport,
     SmokeRequirement,
-    find_attested,
     find_saved,
     passed_report,
     save_passed_report,
-    smoke_document,
 )
+from imagegen.supply.publish import attachments
 from imagegen.supply.publish.repository import (
     AttachmentReader,
     RemoteRepository,
@@ -69,6 +67,7 @@ from imagegen.supply.publish.repository import (
     push,
     recover,
 )
+from imagegen.supply.publish.smoke_attestation import find_attested, smoke_document
 from imagegen.supply.publish.tags import COMPRESSION_SUFFIXES
 from imagegen.supply.trust import licences, provenance
 from imagegen.supply.trust.attach import attach

@@ -18,7 +18,7 @@ from imagegen.image.layers.sources import plan_layers, previously_built_layers
 from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
-from imagegen.supply.publish.attachments import SmokeRequirement, find_saved
+from imagegen.run.smoke_reports import SmokeRequirement, find_saved
 from imagegen.supply.publish.plan import LocatedLayer, PublishPlan, RegistryState, plan
 from imagegen.supply.publish.repository import RemoteRepository
 

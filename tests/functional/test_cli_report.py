@@ -23,7 +23,7 @@ from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.plan import lock
 from imagegen.plan.lock.model import Lock
-from imagegen.supply.publish.attachments import PassedSmokeReport, SmokeRequirement, save_passed_report
+from imagegen.run.smoke_reports import PassedSmokeReport, SmokeRequirement, save_passed_report
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.report_samples import AUDIT, SMOKE
 

@@ -24,13 +24,8 @@ from imagegen.plan.lock.environments import distinct_wheels, parts
 from imagegen.plan.lock.model import Record
 from imagegen.run.doctor import facts_of
 from imagegen.run.smoke import CheckResult, SmokeReport
+from imagegen.run.smoke_reports import SmokeRequirement, passed_report, programs_digest, save_passed_report
 from imagegen.supply import mirror
-from imagegen.supply.publish.attachments import (
-    SmokeRequirement,
-    passed_report,
-    programs_digest,
-    save_passed_report,
-)
 from tests.support.project import Project
 from tools.run_image.__main__ import command
 from tools.run_image.export import described_environments

@@ -35,8 +35,8 @@ from imagegen.plan.lock.file import contents_hash
 from imagegen.plan.lock.foundation import interpreter_key
 from imagegen.plan.lock.model import Lock, LockedBuild, LockedWheel
 from imagegen.plan.matrix.model import Cell, Declarations
-from imagegen.run import numerics
-from imagegen.supply.publish import attachments, tags
+from imagegen.run import numerics, smoke_reports
+from imagegen.supply.publish import tags
 from imagegen.supply.trust.licences import KnownLicences
 from imagegen.supply.trust.sbom import sbom
 from imagegen.wheels import wheelhouse
@@ -228,8 +228,8 @@ def _dockerfile_keys(lock: Lock) -> dict[str, list[str]]:
 
 def _check_keys(lock: Lock, declarations: Declarations) -> dict[str, list[str]]:
     several = isinstance(lock, CombinedLock)
-    programs = attachments.programs_digest(lock, declarations)
-    passed = attachments.PassedSmokeReport(_IMAGE, programs, True, {})
+    programs = smoke_reports.programs_digest(lock, declarations)
+    passed = smoke_reports.PassedSmokeReport(_IMAGE, programs, True, {})
     conditions = SimpleNamespace(identity="an engine")
     return {
         "audit": [
@@ -237,8 +237,8 @@ def _check_keys(lock: Lock, declarations: Declarations) -> dict[str, list[str]]:
             for each in environments(lock)
         ],
         "smoke programs": [programs],
-        "smoke reports": [attachments._key(_IMAGE, programs, gpu) for gpu in (False, True)],
-        "smoke runs": [attachments._run_key(passed, cast("Any", conditions))],
+        "smoke reports": [smoke_reports._key(_IMAGE, programs, gpu) for gpu in (False, True)],
+        "smoke runs": [smoke_reports._run_key(passed, cast("Any", conditions))],
         "numerics": [numerics._key(_IMAGE)],
     }
 

@@ -25,7 +25,7 @@ from imagegen.plan.matrix.model import Cell, ConfigField, Declarations
 from imagegen.run import smoke
 from imagegen.run.engine import Engine
 from imagegen.run.smoke import CheckResult, SmokeReport, parts
-from imagegen.supply.publish.attachments import SmokeRequirement, find_saved
+from imagegen.run.smoke_reports import SmokeRequirement, find_saved
 from tests.support.environment import environment
 from tests.support.errors import raises
 

@@ -57,6 +57,7 @@ ORDER = [
     "run.doctor_log",
     "run.doctor",
     "run.smoke",
+    "run.smoke_reports",
     "run.numerics",
     "wheels",
     "wheels.resolve",

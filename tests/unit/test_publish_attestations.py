@@ -12,19 +12,18 @@ from imagegen.core.store import Store
 from imagegen.incontainer.smoke.table import applicable
 from imagegen.plan.lock import read
 from imagegen.plan.matrix.model import Declarations
+from imagegen.run import smoke_reports
 from imagegen.run.smoke import CheckResult, SmokeConditions, SmokeReport, parts
-from imagegen.supply.publish import attachments
-from imagegen.supply.publish.attachments import (
+from imagegen.run.smoke_reports import (
     PassedSmokeReport,
     SmokeRequirement,
-    find_attested,
     find_run,
     find_saved,
     passed_report,
     save_passed_report,
     save_run,
-    smoke_document,
 )
+from imagegen.supply.publish.smoke_attestation import find_attested, smoke_document
 from imagegen.supply.trust.documents import AUDIT, SMOKE, Attached, Document
 from tests.support.environment_samples import combined
 
@@ -107,7 +106,7 @@ def test_the_inputs_of_the_checks_are_in_their_digest(tmp_path: Path, monkeypatc
         find_saved(store, SmokeRequirement.of(IMAGE, GPU, Declarations({"torch": ("torch",)}), require_gpu=False))
         is None
     )
-    monkeypatch.setattr(attachments, "files", lambda _: {"suite/x.py": b"changed"})
+    monkeypatch.setattr(smoke_reports, "files", lambda _: {"suite/x.py": b"changed"})
     assert find_saved(store, required()) is None
 
 

@@ -22,7 +22,7 @@ from imagegen.image.layers import Image
 from imagegen.incontainer.smoke.table import CHECKS
 from imagegen.plan.matrix.model import Declarations
 from imagegen.run.smoke import ROOT, CheckResult
-from imagegen.supply.publish.attachments import SmokeRequirement
+from imagegen.run.smoke_reports import SmokeRequirement
 from tests.support.elf_files import make_elf
 from tests.support.environment_samples import combined
 from tests.support.hostile_names import PATHS

@@ -19,7 +19,7 @@ from imagegen.incontainer.smoke.table import applicable
 from imagegen.plan.lock.environments import environments
 from imagegen.run import numerics
 from imagegen.run.smoke import parts
-from imagegen.supply.publish.attachments import SmokeRequirement, passed_report, save_passed_report
+from imagegen.run.smoke_reports import SmokeRequirement, passed_report, save_passed_report
 from imagegen.wheels.wheelhouse import with_local_wheels
 from tools.run_image import export
 from tools.run_image.results import read_results

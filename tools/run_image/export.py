@@ -30,8 +30,8 @@ from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Declarations
 from imagegen.run.smoke import activation, files_for, parts
+from imagegen.run.smoke_reports import programs_digest
 from imagegen.supply.export import Entry, contents, read_tree
-from imagegen.supply.publish.attachments import programs_digest
 
 PART_BYTES = 48 << 20  # of a compressed part, at most: channels that limit a transfer to 64 MB take it
 LEVEL = 6  # of zstd

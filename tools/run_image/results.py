@@ -11,7 +11,7 @@ from imagegen.core.errors import SmokeError
 from imagegen.incontainer.smoke.table import Check
 from imagegen.run import smoke
 from imagegen.run.smoke import apply_gpu_requirement, check_name, read_result
-from imagegen.supply.publish.attachments import SmokeRequirement
+from imagegen.run.smoke_reports import SmokeRequirement
 
 _FIX = "export the image again, and run `python3 run_image.py test` of that export"
 

@@ -1,26 +1,18 @@
-"""Write the documents that are attached to a published image, find missing ones, and store smoke reports."""
+"""Write the documents that are attached to a published image, and find missing ones."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from imagegen.core.data import parse_json
 from imagegen.core.oci import digest_of
-from imagegen.core.store import Store
-from imagegen.core.store.cache import Cache
 from imagegen.image import layers
 from imagegen.image.layers import Image
 from imagegen.image.layers.image import description
-from imagegen.image.layers.plan import digest_of_json
-from imagegen.incontainer.smoke.table import applicable
 from imagegen.plan.lock import dumps_attached
-from imagegen.plan.lock.environments import CombinedLock, environments
 from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import Declarations
-from imagegen.run.smoke import SmokeConditions, SmokeReport, check_name, files, files_for, parts, spec
 from imagegen.supply.trust import provenance, sbom
 from imagegen.supply.trust.documents import (
     AUDIT,
@@ -29,7 +21,6 @@ from imagegen.supply.trust.documents import (
     NUMERICS,
     PROVENANCE,
     SBOM,
-    SMOKE,
     Attached,
     Document,
     SourceCommit,
@@ -97,172 +88,3 @@ def source_annotations(source: SourceCommit | None) -> dict[str, str]:
         return {}
     values = {"org.opencontainers.image.source": source.url, "org.opencontainers.image.revision": source.commit}
     return {name: value for name, value in values.items() if value}
-
-
-# Store passed smoke reports, find one that still applies, and attach it as a test attestation.
-#
-# A report applies to an image (by digest), to the smoke programs with all their inputs, and to a run with or without a
-# GPU. While these are the same, no check needs to run again. Source of the document's format: in-toto attestation
-# framework, predicate test-result v0.1; further fields are under `imagegen`.
-
-
-@dataclass(frozen=True)
-class SmokeRequirement:
-    """A required smoke test of an image digest with the programs of a digest (`programs_digest`), on a GPU or not."""
-
-    image: str
-    programs: str
-    gpu: bool
-
-    @classmethod
-    def of(cls, image: str, lock: Lock, declared: Declarations, *, require_gpu: bool) -> SmokeRequirement:
-        """Return the requirement for a lock's image; `require_gpu` has no effect if no check needs a GPU."""
-        return cls(image, programs_digest(lock, declared), require_gpu and bool(_gpu_checks(lock)))
-
-
-@dataclass(frozen=True)
-class PassedSmokeReport:
-    """A smoke report without a failed check. `programs` is the digest of the smoke programs.
-
-    Attached to the image and signed, it is the predicate of a test attestation.
-    """
-
-    image: str
-    programs: str
-    gpu: bool  # whether the checks that need a GPU had one
-    report: Mapping[str, Any]  # as `SmokeReport.as_dict` returns it
-
-    def satisfies(self, required: SmokeRequirement) -> bool:
-        return (self.image, self.programs) == (required.image, required.programs) and (self.gpu or not required.gpu)
-
-
-def programs_digest(lock: Lock, declared: Declarations) -> str:
-    """Return the digest of all files that the checks write into a container, which are smoke programs and their inputs.
-
-    If an image has several environments, the digest covers the files of all.
-    """
-    if isinstance(lock, CombinedLock):
-        programs_by_environment = {
-            environment.name: files_for(environment, declared.environments[environment.name])
-            for environment in lock.environments
-        }
-        return digest_of_json({name: _digests(programs) for name, programs in programs_by_environment.items()})
-    return digest_of_json(_digests(files(spec(lock, declared))))
-
-
-def _digests(programs: Mapping[str, bytes]) -> dict[str, str]:
-    return {name: digest_of(data) for name, data in programs.items()}
-
-
-def passed_report(report: SmokeReport, required: SmokeRequirement, lock: Lock) -> PassedSmokeReport:
-    """Return the report of a run in which no check failed, for the requirement that it satisfies."""
-    checks = _gpu_checks(lock)
-    ran = {result.check for result in report.results if result.status == "pass"}
-    return PassedSmokeReport(required.image, required.programs, bool(checks) and checks <= ran, report.as_dict())
-
-
-_SAVED = Cache("smoke", PassedSmokeReport)
-
-
-def save_passed_report(store: Store, passed: PassedSmokeReport) -> None:
-    _SAVED.put(store, _key(passed.image, passed.programs, passed.gpu), passed)
-
-
-def find_saved(store: Store, required: SmokeRequirement) -> PassedSmokeReport | None:
-    """Return a report in the store that satisfies `required`, preferably of a run with a GPU."""
-    for gpu in (True,) if required.gpu else (True, False):
-        if passed := _SAVED.get(store, _key(required.image, required.programs, gpu)):
-            return passed
-    return None
-
-
-@dataclass(frozen=True)
-class SmokeRun:
-    """The run that gave a saved report, under given conditions."""
-
-    time: int  # of its end, in seconds since 1970
-
-
-_RUNS = Cache("smoke-run", SmokeRun)
-
-
-def save_run(store: Store, passed: PassedSmokeReport, conditions: SmokeConditions, time: int) -> None:
-    """Record the conditions of the run that gave a saved report."""
-    _RUNS.put(store, _run_key(passed, conditions), SmokeRun(time))
-
-
-def find_run(
-    store: Store, required: SmokeRequirement, conditions: SmokeConditions, lock: Lock
-) -> tuple[PassedSmokeReport, int] | None:
-    """Return a saved report that satisfies `required` and whose checks ran under these conditions, and their time.
-
-    A report of a run without a GPU counts only if the host has no GPU.
-    """
-    for gpu in (True,) if required.gpu or (conditions.may_have_gpus and _gpu_checks(lock)) else (True, False):
-        passed = _SAVED.get(store, _key(required.image, required.programs, gpu))
-        if passed and (run := _RUNS.get(store, _run_key(passed, conditions))):
-            return passed, run.time
-    return None
-
-
-def _run_key(passed: PassedSmokeReport, conditions: SmokeConditions) -> str:
-    return digest_of_json([passed.image, passed.programs, passed.gpu, conditions.identity])
-
-
-def smoke_document(passed: PassedSmokeReport) -> Document:
-    """Return the document to attach to the image."""
-    checks = passed.report["checks"]
-    suite_digest = passed.programs.removeprefix("sha256:")
-    content = {
-        "result": "PASSED",
-        "configuration": [{"name": "imagegen smoke checks", "digest": {"sha256": suite_digest}}],
-        "passedTests": [check["check"] for check in checks if check["status"] == "pass"],
-        "warnedTests": [],
-        "failedTests": [],
-        "imagegen": {
-            "image": passed.image,
-            "suite": passed.programs,
-            "gpu": passed.gpu,
-            "report": dict(passed.report),
-        },
-    }
-    return Document(SMOKE, json.dumps(content, sort_keys=True).encode())
-
-
-def find_attested(documents: Iterable[Attached], required: SmokeRequirement) -> tuple[PassedSmokeReport, str] | None:
-    """Return an attached report that a trusted signer attests and that satisfies `required`, and the signer.
-
-    A document in another format is ignored.
-    """
-    for document in documents:
-        if document.document.kind == SMOKE and document.signer is not None:
-            passed = _read(document.document.content)
-            if passed and passed.satisfies(required):
-                return passed, document.signer
-    return None
-
-
-def _read(content: bytes) -> PassedSmokeReport | None:
-    try:
-        predicate = parse_json(content)
-        details = predicate["imagegen"]
-        report = PassedSmokeReport(details["image"], details["suite"], details["gpu"] is True, details["report"])
-        passed = predicate["result"] == "PASSED" and details["report"]["passed"] is True
-        smoke_document(report)  # fails for a report in another format
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
-    return report if passed else None
-
-
-def _gpu_checks(lock: Lock) -> frozenset[str]:
-    """Return the checks that must run on a GPU; checks for several GPUs are skipped on many hosts."""
-    return frozenset(
-        check_name(environment.name, check.name)
-        for environment in environments(lock)
-        for check in (applicable(parts(environment.lock)) if environment.lock.gpu else ())
-        if check.device == "cuda" and check.gpus == 1
-    )
-
-
-def _key(image: str, suite_digest: str, gpu: bool) -> str:
-    return digest_of_json([image, suite_digest, gpu])
