@@ -12,7 +12,7 @@ from imagegen.app.publish import PublishedImage, publish_images
 from imagegen.app.publish_plan import plan_publish
 from imagegen.app.publisher import KEY_VARIABLE, Publisher, PublishOptions
 from imagegen.cli.app import App, complete_cells, json_option, pass_app, print_report
-from imagegen.cli.build_command import builder_option, cells_by_index, platform_option
+from imagegen.cli.options import builder_option, cells_by_index, platform_option
 from imagegen.core.errors import OptionConflictError
 from imagegen.core.types import Compression
 from imagegen.plan.lock.model import Lock

@@ -17,8 +17,8 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from imagegen.cli.app import App, Table, complete_cells, json_option, pass_app
-from imagegen.cli.build_command import builder_option
 from imagegen.cli.commands import CommandGroup
+from imagegen.cli.options import builder_option
 from imagegen.core.context import Context
 from imagegen.core.errors import UsageError
 from imagegen.core.net import Client

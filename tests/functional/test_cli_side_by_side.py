@@ -15,9 +15,10 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagegen.app import parallel_build
+from imagegen.app.parallel_build import BuildProcesses, BuildResult, parallel_count, run_builds
 from imagegen.cli import build_command
 from imagegen.cli.app import App
-from imagegen.cli.build_command import BuildProcesses, BuildResult, parallel_count, run_builds
 from imagegen.core.errors import LockError
 from tests.support.environment import environment
 
@@ -39,7 +40,7 @@ print(json.dumps([{"cell": cell, "digest": "sha256:1", "tags": sys.argv[6:], "re
 
 @pytest.fixture(autouse=True)
 def child(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build_command, "_PROGRAM", (sys.executable, "-c", CHILD))
+    monkeypatch.setattr(parallel_build, "_PROGRAM", (sys.executable, "-c", CHILD))
 
 
 def ended(cell: str) -> BuildResult:
@@ -127,9 +128,19 @@ def test_it_goes_on_when_one_fails_and_ends_with_its_exit_code(app: App) -> None
     assert found[1]["error"] == "error[audit-failed]: the audit found 1 error"
 
 
-def test_a_table_has_a_row_for_each_cell(app: App, capsys: pytest.CaptureFixture[str]) -> None:
-    build_command.build(app, app.matrix.select("*"), (), as_json=False)
-    rows = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
+def test_each_build_gets_the_options(app: App) -> None:
+    flags = ["--no-test", "--no-audit", "--scratch-base", "--builder", "far"]
+    run = CliRunner().invoke(build_command.command, ("*", "--json", *flags), obj=app, standalone_mode=False)
+    assert json.loads(run.stdout)[0]["tags"] == flags
+    flags = ["--retest", "--require-gpu"]
+    run = CliRunner().invoke(build_command.command, ("*", "--json", *flags), obj=app, standalone_mode=False)
+    assert json.loads(run.stdout)[0]["tags"] == flags
+
+
+def test_a_table_has_a_row_for_each_cell(app: App) -> None:
+    run = CliRunner().invoke(build_command.command, ("*",), obj=app, standalone_mode=False)
+    assert run.return_value == 77
+    rows = [line.split()[:2] for line in run.stdout.splitlines()]
     assert rows == [
         ["cell", "result"],
         ["good-1", "built"],
