@@ -20,7 +20,8 @@ from imagegen.audit.model import Finding, Severity, Subject
 from imagegen.audit.report import AuditReport, by_package
 from imagegen.audit.report_text import result_line, verdict_line
 from imagegen.audit.sarif import LockLocation, document
-from imagegen.cli.app import App, check_writable, json_option, pass_app
+from imagegen.cli.app import App, json_option, pass_app
+from imagegen.cli.output import check_writable
 from imagegen.core.errors import OptionConflictError, UsageError
 from imagegen.core.text import shown
 from imagegen.core.types import Gpu

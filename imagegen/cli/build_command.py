@@ -10,8 +10,10 @@ import click
 
 from imagegen.app.build import BuildOptions, BuiltImage, build_image, build_layout
 from imagegen.app.parallel_build import BuildResult, build_cells
-from imagegen.cli.app import App, Styled, Table, complete_cells, json_option, pass_app, print_report
+from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.cli.options import builder_option, cells_by_index, platform_option
+from imagegen.cli.output import print_report
+from imagegen.cli.table import Styled, Table
 from imagegen.core.errors import OptionConflictError, SmokeError, UsageError
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell

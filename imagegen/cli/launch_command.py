@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from imagegen.app import launch
-from imagegen.cli.app import App, complete_cells, pass_app, write_document
+from imagegen.cli.app import App, complete_cells, pass_app
+from imagegen.cli.output import write_document
 from imagegen.core.errors import OptionConflictError
 
 

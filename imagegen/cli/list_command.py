@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from imagegen.app import cell_states
-from imagegen.cli.app import App, Table, complete_cells, json_option, pass_app
+from imagegen.cli.app import App, complete_cells, json_option, pass_app
+from imagegen.cli.table import Table
 from imagegen.core.errors import LockError
 from imagegen.core.store import images
 from imagegen.plan.lock.model import Lock

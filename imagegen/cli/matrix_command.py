@@ -11,7 +11,8 @@ import click
 
 from imagegen.app import cell_states
 from imagegen.app.states import CellState, StateName
-from imagegen.cli.app import App, Styled, Table, complete_cells, pass_app
+from imagegen.cli.app import App, complete_cells, pass_app
+from imagegen.cli.table import Styled, Table
 from imagegen.core.text import shown
 from imagegen.plan.matrix.model import Cell
 from imagegen.plan.rules import CellAnswer

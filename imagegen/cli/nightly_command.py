@@ -14,9 +14,11 @@ from imagegen.app.nightly.propose import Proposal
 from imagegen.app.nightly.run import CellOutcome
 from imagegen.app.nightly.update import update_locks
 from imagegen.app.publisher import Publisher, PublishOptions
-from imagegen.cli.app import App, Styled, Table, complete_cells, json_option, pass_app, print_report
+from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.cli.options import builder_option, cells_by_index, platform_option
+from imagegen.cli.output import print_report
 from imagegen.cli.publish_command import key_option
+from imagegen.cli.table import Styled, Table
 from imagegen.core.errors import LockError, OptionConflictError
 from imagegen.core.text import shown
 from imagegen.plan.matrix.model import Cell

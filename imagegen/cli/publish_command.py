@@ -11,8 +11,9 @@ import click
 from imagegen.app.publish import PublishedImage, publish_images
 from imagegen.app.publish_plan import plan_publish
 from imagegen.app.publisher import KEY_VARIABLE, Publisher, PublishOptions
-from imagegen.cli.app import App, complete_cells, json_option, pass_app, print_report
+from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.cli.options import builder_option, cells_by_index, platform_option
+from imagegen.cli.output import print_report
 from imagegen.core.errors import OptionConflictError
 from imagegen.core.types import Compression
 from imagegen.plan.lock.model import Lock

@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from imagegen.app.publisher import known_digest
-from imagegen.cli.app import App, complete_cells, pass_app, write_document
+from imagegen.cli.app import App, complete_cells, pass_app
+from imagegen.cli.output import write_document
 from imagegen.supply.trust.licences import read_known_licences
 from imagegen.supply.trust.sbom import sbom
 from imagegen.wheels.wheelhouse import with_local_wheels

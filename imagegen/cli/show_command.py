@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from imagegen.cli.app import App, Styled, Table, complete_cells, json_option, pass_app, print_styled
+from imagegen.cli.app import App, complete_cells, json_option, pass_app
+from imagegen.cli.table import Styled, Table, print_styled
 from imagegen.core.errors import LockError
 from imagegen.core.progress import human
 from imagegen.core.text import counted

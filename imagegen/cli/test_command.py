@@ -8,16 +8,9 @@ from typing import Any
 
 import click
 
-from imagegen.cli.app import (
-    App,
-    Table,
-    check_writable,
-    complete_cells,
-    json_option,
-    pass_app,
-    print_lines,
-    print_report,
-)
+from imagegen.cli.app import App, complete_cells, json_option, pass_app
+from imagegen.cli.output import check_writable, print_lines, print_report
+from imagegen.cli.table import Table
 from imagegen.core.errors import EngineError, SmokeError, UsageError
 from imagegen.core.text import shown
 from imagegen.incontainer.smoke.table import applicable

@@ -16,9 +16,10 @@ import click
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from imagegen.cli.app import App, Table, complete_cells, json_option, pass_app
+from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.cli.commands import CommandGroup
 from imagegen.cli.options import builder_option
+from imagegen.cli.table import Table
 from imagegen.core.context import Context
 from imagegen.core.errors import UsageError
 from imagegen.core.net import Client

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from imagegen.audit import catalogue
-from imagegen.cli.app import print_report
+from imagegen.cli.output import print_report
 from imagegen.core.errors import ContainerError, EngineError, NoGpuError, OutputLimitError
 from imagegen.core.progress import Quiet
 from imagegen.incontainer import SMOKE

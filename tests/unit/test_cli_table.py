@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from imagegen.cli.app import Styled, Table
+from imagegen.cli.table import Styled, Table
 from imagegen.core.progress import PlainOutput
 
 IDS = st.text("abc0123-", min_size=1, max_size=70)

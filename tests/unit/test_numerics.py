@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from imagegen.cli import test_command as numerics_table
-from imagegen.cli.app import print_lines
+from imagegen.cli.output import print_lines
 from imagegen.core.store import Store
 from imagegen.run import numerics, smoke
 from imagegen.run.numerics import Fingerprint, NumericResult
