@@ -136,7 +136,7 @@ def publish_images(publisher: Publisher, cells: Sequence[tuple[Cell, Lock]]) -> 
     Raises TrustError for an unusable signer before anything is done, PublishError, SmokeFailed, AuditError, and what
     the steps raise.
     """
-    publisher.require_signer()
+    publisher.load_signer()
     session, store = publisher.session, publisher.session.store
     with Client(session.settings) as client:
         repository, siblings = publisher.repositories(client, cells[0][0].image)
@@ -169,8 +169,10 @@ def _publish(
         _push_index(publisher, index, repository, reader)
     if _require_immutable(first, repository, tagged.digest):
         repository.writer.put(store.read(tagged.digest), tagged.media_type, first.tags.immutable)
-    tested = [_ensure_tested(publisher, image, repository, reader) if first.test else (None, "") for image in built]
-    moved = move_tags(repository, store, tagged, first.tags.mutable, progress) if first.test else {}
+    tested = [
+        _ensure_tested(publisher, image, repository, reader) if first.options.test else (None, "") for image in built
+    ]
+    moved = move_tags(repository, store, tagged, first.tags.mutable, progress) if first.options.test else {}
     published_image = partial(
         PublishedImage,
         repository=repository.name,
@@ -227,11 +229,11 @@ def _assemble(
     publisher: Publisher, job: PublishJob, repositories: Sequence[RemoteRepository], reader: AttachmentReader
 ) -> AssembledImage:
     """Assemble an image of the layers that are missing in the first repository; print what its licences restrict."""
-    session, options, cell = publisher.session, publisher.options, job.cell
+    session, options, cell = publisher.session, job.options, job.cell
     store, progress = session.store, session.progress
     lock = ensure_wheels(session, cell, job.lock, builder=options.builder)
-    remote = find_remote_layers(lock, job.compression, repositories, job.tags, reader, store, progress)
-    if job.compression == "zstd" and publisher.signer and publisher.trust.has_signers:
+    remote = find_remote_layers(lock, options.compression, repositories, job.tags, reader, store, progress)
+    if options.compression == "zstd" and publisher.signer and publisher.trust.has_signers:
         by_image = {repository.reference.name.rpartition("/")[2]: repository for repository in repositories}
         shared = SharedRegistry(repositories[0], by_image, publisher.signer, publisher.trust)
         remote = share_layers(session, cell, lock, remote, shared)
@@ -240,7 +242,7 @@ def _assemble(
     for restriction in licences.find_restrictions(lock, known_licences):
         progress.say(f"NOTE: restricted: {restriction}")
     image = canonical
-    if job.compression == "gzip":
+    if options.compression == "gzip":
         image = compress_with_gzip(lock, canonical, store, progress, remote.recompressed)
     return AssembledImage(job, lock, image, canonical, known_licences)
 
@@ -317,7 +319,7 @@ def _find_smoke_report(
 ) -> tuple[PassedSmokeReport, str]:
     """Return a saved or attested report of passed checks, else run them."""
     job, digest = built.job, built.image.digest
-    required = SmokeRequirement.of(digest, built.lock, job.cell.declarations, require_gpu=job.require_gpu)
+    required = SmokeRequirement.of(digest, built.lock, job.cell.declarations, require_gpu=job.options.require_gpu)
     if saved := find_saved(session.store, required):
         session.progress.say("the smoke checks passed for this image before, and neither it nor they have changed")
         return saved, "this store"
@@ -336,7 +338,7 @@ def run_smoke_checks(
 ) -> smoke.SmokeReport:
     """Run the smoke checks in an engine, which pulls the image from the registry if the store lacks a blob."""
     lock, image = built.lock, built.image
-    tag = local_tags(lock)[1] + COMPRESSION_SUFFIXES[built.job.compression]
+    tag = local_tags(lock)[1] + COMPRESSION_SUFFIXES[built.job.options.compression]
     settings = session.settings
     with Engine.connect(settings, session.progress) as engine:
         if all(session.store.has(blob.digest, blob.size) for blob in image.blobs):

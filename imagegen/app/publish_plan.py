@@ -49,7 +49,8 @@ def _plan(publisher: Publisher, job: PublishJob) -> PublishPlan:
         session.progress.say(f"note: {name.name} could not be read: {error.why or error.what}")
     required = known_layers(job, store)
     in_store = {layer.digest for layer in required if layer.digest and store.has(layer.digest, layer.size)}
-    made_anew = None if job.compression == "zstd" else f"{job.compression} layers are known only once they are made"
+    compression = job.options.compression
+    rebuild_reason = None if compression == "zstd" else f"{compression} layers are not known before they are built"
     return plan(
         lock.cell,
         name.name,
@@ -58,10 +59,10 @@ def _plan(publisher: Publisher, job: PublishJob) -> PublishPlan:
         job.tags,
         in_store=in_store,
         seen=seen,
-        moves=job.test,
+        moves=job.options.test,
         steps=[*steps, _tested(job, store)],
         unknown=tuple(_unknown(job)),
-        rebuild_reason=made_anew,
+        rebuild_reason=rebuild_reason,
     )
 
 
@@ -70,7 +71,7 @@ def known_layers(job: PublishJob, store: Store) -> tuple[LocatedLayer, ...]:
     them.
     """
     lock, record = job.lock, job.lock.record
-    if job.compression != "zstd":
+    if job.options.compression != "zstd":
         return tuple(LocatedLayer(part.name) for part in plan_layers(lock))
     if record and (record.layer_format, record.codec) == (LAYER_FORMAT, CODEC):
         return tuple(LocatedLayer(layer.name, layer.digest, layer.size) for layer in record.layers)
@@ -97,14 +98,19 @@ def query_registry(
     near: frozenset[str] = frozenset()
     for other in siblings:
         near |= other.writer.present(blob for digest, blob in required.items() if digest not in present | near)
-    tags = {tag: repository.resolve_tag(tag) for tag in (job.tags.immutable, *(job.tags.mutable if job.test else ()))}
+    tags = {
+        tag: repository.resolve_tag(tag)
+        for tag in (job.tags.immutable, *(job.tags.mutable if job.options.test else ()))
+    }
     return RegistryState(present, near, tags)
 
 
 def _tested(job: PublishJob, store: Store) -> str:
-    if not job.test:
+    if not job.options.test:
         return "no smoke checks (--no-test): the mutable tags do not move"
-    required = SmokeRequirement.of(job.expected or "", job.lock, job.cell.declarations, require_gpu=job.require_gpu)
+    required = SmokeRequirement.of(
+        job.expected or "", job.lock, job.cell.declarations, require_gpu=job.options.require_gpu
+    )
     if job.expected and find_saved(store, required):
         return "the smoke checks passed for this image before: they need not run again"
     return "the smoke checks run in an engine" + (", on a GPU" if required.gpu else "") + "; the tags move if they pass"

@@ -60,43 +60,41 @@ class PublishJob:
     cell: Cell
     lock: Lock
     tags: Tags
-    compression: Compression = "zstd"
-    test: bool = True
-    require_gpu: bool = False
+    options: PublishOptions = PublishOptions()
     expected: str | None = None
 
 
 class Publisher:
-    """The project's publishing configuration, for images in repositories below one place of a registry."""
+    """The project's publishing configuration, for images in repositories below one path of a registry.
+
+    `signer` is None before `load_signer`, and without a signer. Raises TrustError for an unusable trusted key.
+    """
 
     def __init__(self, session: Session, to: str | None, options: PublishOptions) -> None:
         self.session, self.options = session, options
         self.project: Project = load_project(session.project)
         self.to = parse_destination(to or self.project.to)
+        self.trust = Trust(self.project)
+        self.signer: Signer | None = None
+        self._is_signer_loaded = False
 
-    @cached_property
-    def trust(self) -> Trust:
-        return Trust(self.project)
-
-    @cached_property
-    def signer(self) -> Signer | None:
-        """The signer: a key that is named, else the identity of this run of GitHub Actions, else None.
+    def load_signer(self) -> None:
+        """Read the signing key, or else request an identity token for this run of GitHub Actions; once.
 
         Raises TrustError, also for a signer that the project does not trust.
         """
+        if self._is_signer_loaded:
+            return
         session = self.session
         if self._key:
             signer = keys.read_signer(self._key, session.env.get(_PASSWORD_VARIABLE), session.progress)
             self.trust.require(signer, self._key)
-            return signer
-        keyless_signer = keyless(self.project, session.env, Client(session.settings))
-        if keyless_signer is None and self.trust.has_signers:
-            session.progress.say("note: nothing is signed; machines that trust signers of publish.yaml reject it")
-        return keyless_signer
-
-    def require_signer(self) -> None:
-        """Raise TrustError for an unusable signer: its key cannot be read, or the project does not name it."""
-        _ = self.trust, self.signer
+            self.signer = signer
+        else:
+            self.signer = keyless(self.project, session.env, Client(session.settings))
+            if self.signer is None and self.trust.has_signers:
+                session.progress.say("note: nothing is signed; machines that trust signers of publish.yaml reject it")
+        self._is_signer_loaded = True
 
     @property
     def _key(self) -> Path | None:
@@ -149,9 +147,8 @@ class Publisher:
     def jobs(self, cells: Sequence[tuple[Cell, Lock]]) -> tuple[PublishJob, ...]:
         """Return a job for each image; all of them have the same tags."""
         shared, store, options = self.tags(cells), self.session.store, self.options
-        settings = (options.compression, options.test, options.require_gpu)
         return tuple(
-            PublishJob(cell, lock, shared, *settings, expected_digest(lock, store, options.compression))
+            PublishJob(cell, lock, shared, options, expected_digest(lock, store, options.compression))
             for cell, lock in cells
         )
 
@@ -161,9 +158,10 @@ class Publisher:
         Raises TrustError as `publish_images` does, but requests no token from GitHub.
         """
         kinds = ["lock", "layers", "facts", "sbom", "provenance", *(["audit"] if self.options.audit else [])]
-        _ = self.trust
+        if self._key:
+            self.load_signer()
         signed = "not signed: no key is named"
-        if self._key and self.signer:
+        if self.signer:
             signed = f"signed with {self.signer.name}"
         elif self.project.identities and self.session.env.get("GITHUB_ACTIONS"):
             signed = "signed without a key, as this run of GitHub Actions"

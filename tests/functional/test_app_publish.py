@@ -141,8 +141,8 @@ class World:
                 cast("Cell", SimpleNamespace(id=lock.cell, declarations=Declarations())),
                 lock,
                 tags,
-                test=test,
-                expected=digest,
+                PublishOptions(test=test),
+                digest,
             )
             for lock, digest in zip(locks, expected, strict=False)
         ]

@@ -40,7 +40,7 @@ def update_locks(
     entries only. Raises TrustError for an unusable signer.
     """
     if publisher:
-        publisher.require_signer()
+        publisher.load_signer()
     files = LockRepository(
         session.project / "locks",
         _candidates_directory(session),
