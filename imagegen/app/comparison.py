@@ -18,9 +18,10 @@ from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.run import numerics
 from imagegen.run.numerics import Fingerprint
-from imagegen.supply.compare import contents
-from imagegen.supply.compare.contents import ImageVerdict, ReadImage, ReadIndex, StepResult, StepStatus
-from imagegen.supply.compare.operands import ImageLocation, OperandSources
+from imagegen.supply.compare import image_bytes
+from imagegen.supply.compare.image_bytes import ReadImage, ReadIndex
+from imagegen.supply.compare.references import ImageLocation, OperandSources
+from imagegen.supply.compare.verdict import ImageVerdict, StepResult, StepStatus
 from imagegen.supply.compare.verify import (
     Attachments,
     VerificationOptions,
@@ -108,7 +109,7 @@ def verify_image(
         if resolved is None:
             return VerifiedImage(ImageVerdict(reference, None, tuple(steps)), None, None)
         if layers:
-            steps += contents.layer_steps(resolved, source, client, progress)
+            steps += image_bytes.layer_steps(resolved, source, client, progress)
         else:
             steps.append(StepResult("layers", StepStatus.UNCHECKED, "they were left out"))
         attached = read_attachments(source, resolved.digest, project, no_signer)
@@ -117,12 +118,12 @@ def verify_image(
             ImageVerdict(reference, resolved.digest, (*steps, *attachment_steps)), resolved, lock, signer
         )
 
-    resolved, steps = contents.read_image_or_index(source, requested, reference)
+    resolved, steps = image_bytes.read_image_or_index(source, requested, reference)
     if not isinstance(resolved, ReadIndex):
         return verify(resolved, steps, demands)
     images: dict[str, VerifiedImage] = {}
     for platform, manifest in resolved.images.items():
-        image = contents.read_indexed_image(source, manifest, reference, platform)
+        image = image_bytes.read_indexed_image(source, manifest, reference, platform)
         images[platform] = verify(*image, VerificationOptions(signature=demands.signature))
     attached = read_attachments(source, resolved.digest, project, no_signer)
     steps += verify_index({platform: verified.lock for platform, verified in images.items()}, attached, demands)

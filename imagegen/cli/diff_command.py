@@ -20,7 +20,7 @@ from imagegen.core.oci import Platform
 from imagegen.core.text import shown
 from imagegen.image import layers
 from imagegen.run.numerics import Fingerprint, recall
-from imagegen.supply.compare import numerics, operands, wording
+from imagegen.supply.compare import numerics, references, wording
 from imagegen.supply.compare.difference import CORES, Change, Difference, Rebuild, difference
 from imagegen.supply.compare.operands import ComparedLayer, DiffOperand
 from imagegen.wheels.throttle import duration
@@ -45,7 +45,7 @@ def command(app: App, *, before: str, after: str, platform: str | None, as_json:
     first, second = _platforms(platform)
     with Client(app.settings) as client:
         sources = operand_sources(app, client)
-        sides = operands.read(before, sources, first), operands.read(after, sources, second)
+        sides = references.read(before, sources, first), references.read(after, sources, second)
         comparison = difference(*sides, comparison_facts(app))
         results = numerics.compare(*(_fingerprints(app, side) for side in (comparison.before, comparison.after)))
     if as_json:

@@ -22,8 +22,8 @@ from imagegen.core.text import shown
 from imagegen.image.inventory.archive import piped
 from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.file import dumps_attached
-from imagegen.supply.compare import operands, rebuild
-from imagegen.supply.compare.contents import ImageVerdict, StepResult, StepStatus
+from imagegen.supply.compare import rebuild, references
+from imagegen.supply.compare.verdict import ImageVerdict, StepResult, StepStatus
 from imagegen.supply.compare.verify import VerificationOptions, VerifiedImage
 from imagegen.supply.publish.tags import contradiction
 from imagegen.supply.trust import project as projects
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from imagegen.image.inventory.layers import Stream
     from imagegen.plan.lock.model import Lock
     from imagegen.plan.matrix.model import Cell
-    from imagegen.supply.compare.contents import ReadImage
+    from imagegen.supply.compare.image_bytes import ReadImage
 
 _REBUILD = "rebuild"  # name of the step
 
@@ -87,10 +87,10 @@ def command(
     Only that registry is queried, and for a rebuild the hosts that the verified lock names. For an image index, the
     image of each platform is verified.
     """
-    operands.check_image(reference, partial(known_names, app))
+    references.check_image(reference, partial(known_names, app))
     project = Project(keys=tuple(Key(str(key), key) for key in keys)) if keys else projects.load(app.project)
     with Client(app.settings) as client:
-        source, requested = operands.locate(reference, app.store, client, app.settings)
+        source, requested = references.locate(reference, app.store, client, app.settings)
         demands = VerificationOptions(
             cell,
             None if isinstance(source, LayoutRepository) else partial(_contradiction, app, reference),
@@ -137,7 +137,7 @@ def _print_steps(verdict: ImageVerdict, name: str | None = None) -> None:
 def _with_rebuild(
     app: App,
     verified: VerifiedImage,
-    source: operands.ImageLocation,
+    source: references.ImageLocation,
     client: Client,
     refused: Callable[[VerifiedImage], str | None],
 ) -> ImageVerdict:
@@ -188,7 +188,9 @@ def _contradiction(app: App, reference: str, locks: Sequence[Lock]) -> str | Non
     return contradiction(name.tag, locks, [cell for cell in app.matrix.all_cells if cell.image == lock.image], default)
 
 
-def _rebuild(app: App, published: ReadImage, lock: Lock, source: operands.ImageLocation, client: Client) -> StepResult:
+def _rebuild(
+    app: App, published: ReadImage, lock: Lock, source: references.ImageLocation, client: Client
+) -> StepResult:
     cell: Cell | None
     try:
         cell = app.matrix.select_one(lock.cell)

@@ -23,8 +23,8 @@ from imagegen.core.oci import INDEX_TYPE, MANIFEST_TYPE, Descriptor, Platform, w
 from imagegen.core.store import Store
 from imagegen.plan import lock as locks
 from imagegen.plan.lock.model import PATCHED, Lock, WheelPatch
-from imagegen.supply.compare import operands
-from imagegen.supply.compare.operands import OperandSources
+from imagegen.supply.compare import references
+from imagegen.supply.compare.references import OperandSources
 from imagegen.supply.trust.documents import NUMERICS
 from tests.support.errors import raises
 from tests.support.published_image import Published, made
@@ -90,10 +90,10 @@ def here(repository: Path, tmp_path: Path) -> Here:
 def test_a_cell_a_file_and_a_commit(here: Here) -> None:
     path = here.project / "locks" / f"{CELL}.toml"
     for text in ("tiny", CELL, str(path), "HEAD:tiny", "main:tiny", f"main:locks/{CELL}.toml"):
-        side = operands.read(text, here.places)
+        side = references.read(text, here.places)
         assert side.lock == here.lock
         assert side.name == text
-    before = operands.read("HEAD~1:tiny", here.places)
+    before = references.read("HEAD~1:tiny", here.places)
     assert before.lock
     assert before.lock.as_of == "2026-11-19T00:00:00Z"
     commit = git(here.project, "rev-parse", "HEAD~1").strip()
@@ -119,7 +119,7 @@ def test_a_cell_a_file_and_a_commit(here: Here) -> None:
 )
 def test_what_is_not_there(text: str, error: type[Exception], words: str, here: Here) -> None:
     with pytest.raises(error, match=words):
-        operands.read(text, here.places)
+        references.read(text, here.places)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_date_is_refused_since_git_looks_it_up_in_this_clones_history(revision
     git(here.project, "reflog", "expire", "--expire=now", "--all")
     git(here.project, "reset", "-q", "HEAD")  # as in a fresh clone
     with pytest.raises(UsageError) as raised:
-        operands.read(f"{revision}:tiny", here.places)
+        references.read(f"{revision}:tiny", here.places)
     assert "git rev-list -1 --before=" in str(raised.value.fix)
 
 
@@ -137,18 +137,18 @@ def test_an_entry_of_the_reflog_and_an_upstream_are_no_dates(here: Here) -> None
     git(here.project, "config", "branch.main.remote", ".")
     git(here.project, "config", "branch.main.merge", "refs/heads/main")
     for name in ("HEAD@{0}", "main@{u}", "@{UPSTREAM}"):
-        assert operands.read(f"{name}:tiny", here.places).lock == here.lock
+        assert references.read(f"{name}:tiny", here.places).lock == here.lock
     with raises("usage-unknown-revision"):
-        operands.read("HEAD@{99}:tiny", here.places)
+        references.read("HEAD@{99}:tiny", here.places)
 
 
 def test_a_cell_that_had_no_lock_then(here: Here) -> None:
     git(here.project, "rm", "-q", f"locks/{CELL}.toml")
     git(here.project, "commit", "-qm", "gone")
     with raises("lock-missing"):
-        operands.read("HEAD:tiny", here.places)
+        references.read("HEAD:tiny", here.places)
     with raises("lock-missing"):
-        operands.read("tiny", here.places)
+        references.read("tiny", here.places)
 
 
 def test_a_repository_runs_nothing(here: Here) -> None:
@@ -157,7 +157,7 @@ def test_a_repository_runs_nothing(here: Here) -> None:
     for name in ("core.fsmonitor", "diff.x.textconv", "filter.x.smudge", "core.pager"):
         git(here.project, "config", name, f"touch {mark}")
     (here.project / ".git/info/attributes").write_text("* diff=x filter=x\n")
-    assert operands.read("HEAD:tiny", here.places).lock
+    assert references.read("HEAD:tiny", here.places).lock
     assert not mark.exists()
     assert local.commit_of(here.project.parent, "HEAD", here.places.settings.env) is None
     assert local.file_at(here.project, "HEAD", "locks", here.places.settings.env) is None
@@ -171,12 +171,12 @@ def published(here: Here) -> Iterator[Published]:
 
 
 def test_an_image_that_only_the_projects_lock_explains(here: Here, published: Published) -> None:
-    side = operands.read(published.reference, here.places)
+    side = references.read(published.reference, here.places)
     assert side.lock == here.lock
     assert side.source == f"{CELL}.toml here, since no lock is attached to it"
     assert [part.digest for part in side.layers or ()] == [each.digest for each in published.image.layers]
     locks.write(replace(here.lock, as_of="2026-11-18T00:00:00Z"), here.project / "locks" / f"{CELL}.toml")
-    bare = operands.read(published.reference, here.places)
+    bare = references.read(published.reference, here.places)
     assert (bare.lock, bare.source) == (None, "only its manifest and labels, since no lock is attached to it")
 
 
@@ -190,20 +190,20 @@ def test_the_image_of_a_platform_of_an_index(here: Here, published: Published) -
     )
     published.registry.documents[published.manifest("1")] = INDEX_TYPE, index
     for name, image in images.items():
-        assert operands.read(published.reference, here.places, Platform(*name.split("/"))).digest == image.digest
-    assert operands.read(published.reference, here.places).digest == published.image.digest
+        assert references.read(published.reference, here.places, Platform(*name.split("/"))).digest == image.digest
+    assert references.read(published.reference, here.places).digest == published.image.digest
     alone = f"{published.reference.removesuffix(':1')}@{published.image.digest}"
     for text in (published.reference, alone):
         with raises("fetch-wrong-platform"):
-            operands.read(text, here.places, Platform("linux", "riscv64"))
+            references.read(text, here.places, Platform("linux", "riscv64"))
     with raises("usage-unknown-platform"):
-        operands.read("tiny", here.places, Platform("linux", "arm64"))
-    assert operands.read("tiny", here.places, Platform("linux", "amd64")).lock == here.lock
+        references.read("tiny", here.places, Platform("linux", "arm64"))
+    assert references.read("tiny", here.places, Platform("linux", "amd64")).lock == here.lock
 
 
 def test_a_layout_of_several_images(here: Here, published: Published, tmp_path: Path) -> None:
     name = published.layout(tmp_path / "out")
-    assert operands.read(name, here.places).digest == published.image.digest
+    assert references.read(name, here.places).digest == published.image.digest
     index = json.loads((tmp_path / "out/index.json").read_text())
     other = replace(here.lock, as_of="2026-11-18T00:00:00Z")
     _, second = made(other, here.places.store)
@@ -214,13 +214,13 @@ def test_a_layout_of_several_images(here: Here, published: Published, tmp_path: 
     index["manifests"].append(entry | {"annotations": {"org.opencontainers.image.ref.name": "second"}})
     (tmp_path / "out/index.json").write_text(json.dumps(index))
     with raises("fetch-not-found"):
-        operands.read(name, here.places)
-    assert operands.read(f"{name}@{second.digest}", here.places).digest == second.digest
+        references.read(name, here.places)
+    assert references.read(f"{name}@{second.digest}", here.places).digest == second.digest
     with raises("fetch-not-found"):
-        operands.read(f"{name}@sha256:{'1' * 64}", here.places)
+        references.read(f"{name}@sha256:{'1' * 64}", here.places)
     (tmp_path / "out/index.json").write_text('{"manifests": 1}')
     with raises("fetch-not-a-layout"):
-        operands.read(name, here.places)
+        references.read(name, here.places)
 
 
 def measured(image: str) -> bytes:

@@ -20,10 +20,10 @@ from imagegen.image.layers.image import image
 from imagegen.plan import lock as locks
 from imagegen.plan.lock.builds import keyed
 from imagegen.plan.lock.model import Lock
-from imagegen.supply.compare import operands, wording
-from imagegen.supply.compare.contents import StepStatus
+from imagegen.supply.compare import references, wording
 from imagegen.supply.compare.difference import difference
-from imagegen.supply.compare.operands import OperandSources
+from imagegen.supply.compare.references import OperandSources
+from imagegen.supply.compare.verdict import StepStatus
 from imagegen.supply.trust import statement
 from imagegen.supply.trust.documents import (
     AUDIT,
@@ -446,20 +446,20 @@ def test_a_layout_is_looked_at_like_a_registry(world: World, tmp_path: Path) -> 
 
 
 def test_diff_reads_the_lock_that_is_attached(world: World, tmp_path: Path) -> None:
-    def attached(source: operands.ImageLocation, digest: str) -> bytes | None:
+    def attached(source: references.ImageLocation, digest: str) -> bytes | None:
         said = comparison.read_attachments(source, digest, world.project).result
         return next((each.document.content for each in said.documents if each.document.kind is LOCK), None)
 
     no_signer = (lambda _: None, lambda _: (None, tmp_path / "none.toml"), tuple)
     places = OperandSources(tmp_path, world.settings, world.store, world.client, *no_signer, attached)
-    side = operands.read(world.published.reference, places)
+    side = references.read(world.published.reference, places)
     assert side.source == "the lock that is attached to it"
-    bare = operands.read(world.published.image.digest, places)
+    bare = references.read(world.published.image.digest, places)
     assert bare.lock is None
     assert wording.sentences(difference(bare, side)) == ["nothing changed"]
     world.attach(LOCK, lock_document(replace(world.published.lock, as_of="2026-11-21T00:00:00Z", record=None)))
     with raises("trust-lock-mismatch"):
-        operands.read(world.published.reference, places)
+        references.read(world.published.reference, places)
 
 
 def _written(lock: Lock, path: Path) -> Path:

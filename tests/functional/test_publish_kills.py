@@ -16,7 +16,7 @@ from imagegen.core.net import Client
 from imagegen.core.oci import digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.store import images
-from imagegen.supply.compare import operands
+from imagegen.supply.compare import references
 from imagegen.supply.trust.project import load
 from tests.support.forked_kills import run_in_child
 from tests.support.publish_engines import Engines
@@ -67,7 +67,7 @@ def test_a_publish_survives_its_killing(
         assert {tags(team)[tag] for tag in first.moved_tags} == {reference.digest}, done[-1]
         with Client(machine.app.settings) as client:
             name = f"{team.registry.host}/acme/rl/demo:latest"
-            source, tag = operands.locate(name, machine.store, client, machine.app.settings)
+            source, tag = references.locate(name, machine.store, client, machine.app.settings)
             verdict = verify_image("demo", source, tag, client, Quiet(), load(team.root)).verdict
         assert verdict.good, (done[-1], verdict.sentence)
         shutil.rmtree(team.root / "killed")

@@ -29,7 +29,7 @@ from imagegen.image.inventory import subjects as cell
 from imagegen.image.layers import plan, scan
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
-from imagegen.supply.compare import operands
+from imagegen.supply.compare import references
 from imagegen.supply.trust.project import FILE, load
 from tests.support.environment_samples import combined
 from tests.support.errors import raises
@@ -72,7 +72,7 @@ def test_an_image_with_several_environments_is_published_as_any_other(team: Team
     assert len(engines.got) == 1, "no check runs twice"
     name, settings = f"{team.registry.host}/acme/rl/demo:latest", empty.app.settings
     with Client(settings) as client:
-        source, tag = operands.locate(name, empty.store, client, settings)
+        source, tag = references.locate(name, empty.store, client, settings)
         verified = verify_image("demo", source, tag, client, Quiet(), load(team.root))
     assert verified.verdict.good, verified.verdict.sentence
     assert verified.lock == replace(lock, record=published.record)

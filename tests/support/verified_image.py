@@ -24,8 +24,8 @@ from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.image import LayersDocument, dump
 from imagegen.plan import lock as locks
 from imagegen.plan.lock.model import Lock
-from imagegen.supply.compare import operands
-from imagegen.supply.compare.contents import ImageVerdict
+from imagegen.supply.compare import references
+from imagegen.supply.compare.verdict import ImageVerdict
 from imagegen.supply.trust import statement
 from imagegen.supply.trust.documents import (
     AUDIT,
@@ -84,7 +84,7 @@ class World:
         text = reference or self.published.reference
         project = self.project if keys else Project()
         with Client(self.settings) as client:
-            source, requested = operands.locate(text, self.store, client, self.settings)
+            source, requested = references.locate(text, self.store, client, self.settings)
             found = comparison.verify_image(text, source, requested, client, Quiet(), project, layers=layers)
         return found.verdict
 

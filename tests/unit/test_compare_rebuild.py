@@ -24,9 +24,10 @@ from imagegen.image import layers
 from imagegen.image.layers.layer import Layer
 from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.plan.lock.model import CopiedFile, Lock, LockedCopy, WheelPatch
-from imagegen.supply.compare.contents import ReadImage, entries, first_difference
+from imagegen.supply.compare.causes import Clue, likely_cause
+from imagegen.supply.compare.image_bytes import ReadImage
+from imagegen.supply.compare.layer_entries import entries, first_difference
 from imagegen.supply.compare.rebuild import Comparison, Level, compare, rebuild_image
-from imagegen.supply.compare.wording import Clue, likely_cause
 from tests.support.errors import raises
 from tests.support.published_image import made
 from tests.support.source_builds import BUILT_WHEEL

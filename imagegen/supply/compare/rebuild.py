@@ -27,8 +27,9 @@ from imagegen.image.layers.plan import plan
 from imagegen.plan.lock.environments import environments, parts, with_locks
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
-from imagegen.supply.compare.contents import FileEntry, ReadImage, entries, first_difference
-from imagegen.supply.compare.wording import Clue, likely_cause
+from imagegen.supply.compare.causes import Clue, likely_cause
+from imagegen.supply.compare.image_bytes import ReadImage
+from imagegen.supply.compare.layer_entries import FileEntry, entries, first_difference
 from imagegen.wheels.builds.compile import ensure_wheels, require_wheels
 
 OpenBlob = Callable[[str, int], AbstractContextManager[Stream]]  # by digest and size in bytes

@@ -1,19 +1,17 @@
-"""Check the bytes of an image against each other and against its lock, step by step; compare layers."""
+"""Check the bytes of an image against each other and against the lock that it was built from.
+
+Blobs are hashed while they are read, compressed and uncompressed, and not stored. Sources: OCI image-spec v1.1,
+manifest.md, config.md (diff_ids), layer.md.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import tarfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import dataclass
 from functools import partial
-from itertools import zip_longest
-from typing import IO, cast
 
 from imagegen.core.data import parse_json
 from imagegen.core.errors import FetchError, ImagegenError
-from imagegen.core.layer_tar import DAMAGED, Allowance, Bounded, members
 from imagegen.core.net import Client, NotFoundError, UnavailableError
 from imagegen.core.oci import (
     MANIFEST_TYPE,
@@ -31,207 +29,12 @@ from imagegen.core.progress import Progress, human
 from imagegen.core.text import counted
 from imagegen.image import layers
 from imagegen.image.inventory.archive import Hashed, Plain, piped
-from imagegen.image.inventory.layers import Stream
 from imagegen.image.layers.image import LABEL
 from imagegen.plan.lock import inputs_hash
 from imagegen.plan.lock.file import loads_attached
 from imagegen.plan.lock.model import Lock
-from imagegen.supply.compare.operands import ImageLocation, platform_of
-
-
-class StepStatus(Enum):
-    PASS = "pass"  # noqa: S105 - no password
-    FAIL = "fail"
-    ABSENT = "absent"  # the artifact does not exist, and nothing requires it
-    UNCHECKED = "not checked"
-    NOT_DONE = "not done"  # required, but not permitted
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """The result of the check of the artifact `name`; `evidence` describes the observation."""
-
-    name: str
-    outcome: StepStatus
-    evidence: str
-
-
-@dataclass(frozen=True)
-class ImageVerdict:
-    """The results for an image or index. `digest` is None if the manifest could not be read.
-
-    For an index, `platforms` has the verdict on the image of each platform.
-    """
-
-    reference: str
-    digest: str | None
-    steps: tuple[StepResult, ...]
-    platforms: Mapping[str, ImageVerdict] = field(default_factory=dict)
-
-    @property
-    def good(self) -> bool:
-        """True if no step failed and all required steps were done."""
-        return not self.wrong and not self._steps(StepStatus.NOT_DONE)
-
-    @property
-    def wrong(self) -> tuple[StepResult, ...]:
-        return self._steps(StepStatus.FAIL)
-
-    @property
-    def wrong_names(self) -> str:
-        return ", ".join(dict.fromkeys(step.name for step in self.wrong))
-
-    def _steps(self, outcome: StepStatus) -> tuple[StepResult, ...]:
-        return tuple(step for step in self._all_steps if step.outcome is outcome)
-
-    @property
-    def _all_steps(self) -> tuple[StepResult, ...]:
-        """The steps of the index and of its images; the platform is part of the name."""
-        images = self.platforms.items()
-        nested = [
-            replace(step, name=f"{platform} {step.name}") for platform, verdict in images for step in verdict.steps
-        ]
-        return (*self.steps, *nested)
-
-    @property
-    def sentence(self) -> str:
-        """The verdict in one line, with the steps that failed, or that were not done or not checked."""
-        if self.wrong:
-            return f"{self.reference} does not match its lock: {self.wrong_names}"
-        undone = [
-            f"{step.name} {step.outcome.value}: {step.evidence}"
-            for step in (*self._steps(StepStatus.NOT_DONE), *self._steps(StepStatus.UNCHECKED))
-        ]
-        success = "each image of {} matches its lock" if self.platforms else "{} matches its lock"
-        return "; ".join([success.format(self.reference), *undone])
-
-
-def passed(name: str, evidence: str) -> StepResult:
-    return StepResult(name, StepStatus.PASS, evidence)
-
-
-def failed(name: str, evidence: str) -> StepResult:
-    return StepResult(name, StepStatus.FAIL, evidence)
-
-
-# Find the first file that differs between two layers. They are read as streams and not unpacked.
-#
-# Source: POSIX.1-2001 (ustar, pax) as the standard library reads it.
-
-_BUFFER = 1 << 16
-_READ_SIZE = 1 << 20
-_HEAD_SIZE = 16  # bytes, the size of the header of byte-code
-
-
-@dataclass(frozen=True)
-class FileEntry:
-    """A file's header and content hash; `head` has the first bytes of the content."""
-
-    path: str
-    kind: bytes
-    mode: int
-    uid: int
-    gid: int
-    names: tuple[str, str]  # of user and group
-    mtime: float
-    size: int
-    target: str
-    pax: tuple[tuple[str, str], ...]
-    sha256: str
-    head: bytes = b""
-
-    def timeless(self) -> FileEntry:
-        """Return the entry without its times."""
-        pax = tuple(pair for pair in self.pax if pair[0] not in ("mtime", "atime", "ctime"))
-        return replace(self, mtime=0, pax=pax)
-
-
-@dataclass(frozen=True)
-class EntryDifference:
-    """The first entry that differs, in the published and the rebuilt layer; None if the layer does not have it."""
-
-    path: str
-    published: FileEntry | None
-    rebuilt: FileEntry | None
-    order: bool = False  # the rebuilt layer has the same path at another position
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The fields of the entry that differ."""
-        if self.published is None or self.rebuilt is None:
-            return ()
-        names = ("kind", "mode", "uid", "gid", "names", "mtime", "size", "target", "pax", "sha256")
-        return tuple(name for name in names if getattr(self.published, name) != getattr(self.rebuilt, name))
-
-
-def entries(tar: Stream) -> Iterator[FileEntry]:
-    """Yield the entries of an uncompressed layer, in its order. Raises FetchError for a malformed tar."""
-    try:
-        with tarfile.open(fileobj=cast("IO[bytes]", tar), mode="r|", bufsize=_BUFFER, tarinfo=Bounded) as archive:
-            allowance = Allowance()
-            for member in members(archive):
-                texts = (member.name, member.linkname, *member.pax_headers, *member.pax_headers.values())
-                if not allowance.take(member.size, *texts):
-                    raise FetchError(
-                        "a layer is larger than the limit",
-                        code="fetch-layer-too-large",
-                        where=member.name,
-                        why="it may be a decompression bomb",
-                    )
-                yield _entry(member, archive)
-    except DAMAGED as error:
-        raise FetchError("a layer cannot be read", code="fetch-layer-invalid", why=str(error)) from error
-
-
-def _entry(member: tarfile.TarInfo, archive: tarfile.TarFile) -> FileEntry:
-    digest, head = hashlib.sha256(), b""
-    content = archive.extractfile(member) if member.isreg() else None
-    while content is not None and (chunk := content.read(_READ_SIZE)):
-        head = head or chunk[:_HEAD_SIZE]
-        digest.update(chunk)
-    return FileEntry(
-        path=member.name,
-        kind=member.type,
-        mode=member.mode,
-        uid=member.uid,
-        gid=member.gid,
-        names=(member.uname, member.gname),
-        mtime=member.mtime,
-        size=member.size,
-        target=member.linkname,
-        pax=tuple(sorted(member.pax_headers.items())),
-        sha256=digest.hexdigest(),
-        head=head,
-    )
-
-
-def first_difference(
-    published: list[FileEntry], rebuilt: list[FileEntry], *, times: bool = True
-) -> EntryDifference | None:
-    """Return the first entry that differs, in the order of the streams; None if all entries are equal.
-
-    Without `times` the times of entries are not compared.
-    """
-    for old, new in zip_longest(published, rebuilt):
-        if old is None or new is None:
-            return EntryDifference((old or new).path, old, new)
-        if old == new if times else old.timeless() == new.timeless():
-            continue
-        if old.path == new.path:
-            return EntryDifference(old.path, old, new)
-        rebuilt_entries = {entry.path: entry for entry in reversed(rebuilt)}
-        if old.path not in rebuilt_entries:
-            return EntryDifference(old.path, old, None)
-        if new.path not in {entry.path for entry in published}:
-            return EntryDifference(new.path, None, new)
-        return EntryDifference(old.path, old, rebuilt_entries[old.path], order=True)
-    return None
-
-
-# Check the bytes of an image against each other and against the lock that it was built from.
-#
-# Blobs are hashed while they are read, compressed and uncompressed, and not stored. Sources: OCI image-spec v1.1,
-# manifest.md, config.md (diff_ids), layer.md.
+from imagegen.supply.compare.references import ImageLocation, platform_of
+from imagegen.supply.compare.verdict import StepResult, StepStatus, failed, passed
 
 _CHUNK = 1 << 20
 _ANY = Platform("linux", "amd64")  # for reading an index in an index, which is an error for any platform
