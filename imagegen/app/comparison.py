@@ -32,8 +32,8 @@ from imagegen.supply.compare.verify import (
 from imagegen.supply.trust import project as projects
 from imagegen.supply.trust.attach import gather
 from imagegen.supply.trust.documents import LOCK, NUMERICS, Kind
-from imagegen.supply.trust.keys import Trust
 from imagegen.supply.trust.project import Project
+from imagegen.supply.trust.signers import Trust
 
 NO_SIGNER = "no signer that the project names"
 

@@ -69,10 +69,12 @@ from imagegen.supply.publish.repository import (
 )
 from imagegen.supply.publish.smoke_attestation import find_attested, smoke_document
 from imagegen.supply.publish.tags import COMPRESSION_SUFFIXES
-from imagegen.supply.trust import licences, provenance
+from imagegen.supply.trust import provenance
 from imagegen.supply.trust.attach import attach
 from imagegen.supply.trust.documents import FACT, FACTS, LAYERS, Document
-from imagegen.supply.trust.licences import read_known_licences
+from imagegen.supply.trust.known_licences import read_known_licences
+from imagegen.supply.trust.licences import KnownLicences
+from imagegen.supply.trust.restrictions import find_restrictions
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ class AssembledImage:
     lock: Lock  # with its compiled wheels
     image: Image
     canonical: Image
-    known: licences.KnownLicences
+    known: KnownLicences
 
     @property
     def descriptor(self) -> Descriptor:
@@ -239,7 +241,7 @@ def _assemble(
         remote = share_layers(session, cell, lock, remote, shared)
     canonical = assemble_image(session, cell, lock, audit=options.audit, remote=remote)
     known_licences = read_known_licences(lock, session.context_for(cell))
-    for restriction in licences.find_restrictions(lock, known_licences):
+    for restriction in find_restrictions(lock, known_licences):
         progress.say(f"NOTE: restricted: {restriction}")
     image = canonical
     if options.compression == "gzip":

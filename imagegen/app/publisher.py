@@ -26,12 +26,14 @@ from imagegen.supply.publish.repository import (
     RemoteRepository,
 )
 from imagegen.supply.publish.tags import Channel, TagInput, Tags, tags
-from imagegen.supply.trust import documents, keys, licences
+from imagegen.supply.trust import keys
 from imagegen.supply.trust.keyless import keyless
-from imagegen.supply.trust.keys import Signer, Trust
 from imagegen.supply.trust.licences import KnownLicences
 from imagegen.supply.trust.project import Project
 from imagegen.supply.trust.project import load as load_project
+from imagegen.supply.trust.restrictions import find_restrictions
+from imagegen.supply.trust.signers import Signer, Trust
+from imagegen.supply.trust.source_commit import SourceCommit, find_source
 
 KEY_VARIABLE = "IMAGEGEN_SIGNING_KEY"
 _PASSWORD_VARIABLE = "COSIGN_PASSWORD"  # noqa: S105 - the variable's name, which cosign has too
@@ -102,10 +104,10 @@ class Publisher:
         return self.options.key or (Path(variable) if variable else None)
 
     @cached_property
-    def source(self) -> documents.SourceCommit | None:
+    def source(self) -> SourceCommit | None:
         """The commit that the project is at; None, with a warning, in a repository of another user."""
         try:
-            return documents.find_source(self.session.project, self.session.env, self.project.source)
+            return find_source(self.session.project, self.session.env, self.project.source)
         except ForeignRepositoryError as error:
             self.session.progress.say(f"warning: published without the commit it is made of: {error}")
             return None
@@ -165,10 +167,9 @@ class Publisher:
             signed = f"signed with {self.signer.name}"
         elif self.project.identities and self.session.env.get("GITHUB_ACTIONS"):
             signed = "signed without a key, as this run of GitHub Actions"
-        restrictions = licences.find_restrictions(lock, KnownLicences())
         restriction_texts = [
             f"named: {restriction.licence} restricts {counted(len(restriction.covers), 'package')}"
-            for restriction in restrictions
+            for restriction in find_restrictions(lock, KnownLicences())
         ]
         return [*restriction_texts, f"attached: {', '.join(kinds)}; {signed}"]
 

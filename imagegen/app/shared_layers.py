@@ -27,7 +27,7 @@ from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.supply.publish import prebuilt
 from imagegen.supply.publish.repository import RemoteRepository
-from imagegen.supply.trust.keys import Signer, Trust
+from imagegen.supply.trust.signers import Signer, Trust
 
 _SHARED = 2  # cells, with the one that is published
 _ROUNDS = 4  # a larger number makes fewer layers twice, and downloads fewer at a time where no other worker runs

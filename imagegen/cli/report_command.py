@@ -25,7 +25,7 @@ from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.plan.rules import unconfirmed
 from imagegen.supply.publish.tags import TagInput, tags
-from imagegen.supply.trust.licences import stored_licences, with_system
+from imagegen.supply.trust.known_licences import stored_licences, with_system
 from imagegen.supply.trust.sbom import sbom
 from imagegen.wheels.wheelhouse import with_local_wheels
 

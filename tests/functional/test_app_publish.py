@@ -178,7 +178,7 @@ class World:
             "find_remote_layers": lambda *_: RemoteLayers(),
             "assemble_image": assemble_image,
             "read_known_licences": lambda *_: None,
-            "licences.find_restrictions": lambda *_: (),
+            "find_restrictions": lambda *_: (),
             "known_scans": lambda *_: {},
             "audit_report": lambda *_: None,
             "attachments.documents": lambda *_, **__: documents,

@@ -23,7 +23,7 @@ from imagegen.core.store import Store
 from imagegen.plan import lock
 from imagegen.plan.lock.model import LOCAL, LockedDeb
 from imagegen.run.engine.connection import run_buildx
-from imagegen.supply.trust import documents
+from imagegen.supply.trust import source_commit
 from tests.support.environment import environment
 from tests.support.hostile_repository import TRAPS, Trap, fetch_lazily, give_away, look_bare, plain_git
 from tests.support.project import BASE, Project
@@ -120,7 +120,7 @@ def read_all(folder: Path, store: Store) -> None:
     assert commit and local.commits(folder, "a", 3, env)
     assert local.file_at(folder, commit, "a", env) == "one\n"
     assert not local.shallow(folder, env)
-    found = documents.find_source(folder, env)
+    found = source_commit.find_source(folder, env)
     assert found and found.dirty
     assert git.pack(folder, "x-1", store)
 
@@ -155,7 +155,7 @@ def test_nothing_is_fetched_lazily(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(command, "environment", without)
     for read in (
         lambda: git.pack(folder, "x-1", Store(tmp_path / "store")),
-        lambda: documents.find_source(folder, os.environ),
+        lambda: source_commit.find_source(folder, os.environ),
         lambda: local.file_at(folder, "HEAD", "sub/.gitignore", os.environ),
     ):
         with suppress(FetchError):
@@ -189,10 +189,10 @@ def test_a_repository_of_another_user_is_not_read(whose: str, tmp_path: Path, mo
     project.mkdir()
     (project / "b").touch()
     env = environment(tmp_path)
-    assert documents.find_source(project, env)
+    assert source_commit.find_source(project, env)
     owner = estrange(top / whose, monkeypatch)
     for read in (
-        lambda: documents.find_source(project, env),
+        lambda: source_commit.find_source(project, env),
         lambda: local.commit_of(project, "HEAD", env),
         lambda: git.pack(project, "x-1", Store(tmp_path / "store")),
     ):
@@ -201,10 +201,10 @@ def test_a_repository_of_another_user_is_not_read(whose: str, tmp_path: Path, mo
         assert caught.value.owner == owner
         assert caught.value.fix
     (tmp_path / ".gitconfig").write_text(f"[safe]\n\tdirectory = {top}\n")
-    assert documents.find_source(project, env), "as the error advises"
+    assert source_commit.find_source(project, env), "as the error advises"
     (tmp_path / ".gitconfig").write_text(f"[safe]\n\tdirectory = {top}\n\tdirectory =\n\tdirectory = /x\n")
     with pytest.raises(ForeignRepositoryError):
-        documents.find_source(project, env)
+        source_commit.find_source(project, env)
 
 
 @example(b"\0", b"gitdir: ")
@@ -218,7 +218,7 @@ def test_a_file_in_place_of_a_repository(
     (top / "loop").symlink_to("loop")
     env = environment(top)
     assert local.find(top, env)
-    assert documents.find_source(top, env) is None
+    assert source_commit.find_source(top, env) is None
     with pytest.raises(FetchError):
         git.pack(top, "x-1", Store(top / "store"))
 
@@ -253,7 +253,7 @@ def test_a_worktree_and_a_submodule_have_their_repository_elsewhere(
     (tmp_path / "third").mkdir()
     (tmp_path / "third/.git").symlink_to(main / ".git")
     for name in ("second", "third"):
-        found = documents.find_source(tmp_path / name, environment(tmp_path))
+        found = source_commit.find_source(tmp_path / name, environment(tmp_path))
         assert found and found.commit == plain_git(main, "rev-parse", "HEAD")
     owner = estrange(main / ".git", monkeypatch)
     for name in ("second", "third"):

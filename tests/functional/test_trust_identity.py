@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from imagegen.core.errors import TrustError, UntrustedSignerError
 from imagegen.supply.trust import statement
-from imagegen.supply.trust.keyless import Identities
-from imagegen.supply.trust.keys import Trust
+from imagegen.supply.trust.identities import Identities
 from imagegen.supply.trust.project import Identity, Project
+from imagegen.supply.trust.signers import Trust
 from tests.support.errors import raises
 from tests.support.sigstore_server import ISSUER, STATEMENT, SUBJECT, Sigstore
 from tests.support.sigstore_services import b64

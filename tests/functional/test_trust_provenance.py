@@ -18,9 +18,9 @@ from imagegen import __version__
 from imagegen.core.oci import digest_of
 from imagegen.core.types import Submodule
 from imagegen.plan.lock.model import Lock, LockedGit, LockedPatch
-from imagegen.supply.trust import documents
-from imagegen.supply.trust.documents import SourceCommit
+from imagegen.supply.trust import source_commit
 from imagegen.supply.trust.provenance import Builder, find_builder, provenance
+from imagegen.supply.trust.source_commit import SourceCommit
 from tests.support.shipped_locks import NAMES, shipped_lock
 from tests.support.source_builds import BUILD, BUILT_WHEEL, WITH_BUILD
 
@@ -114,23 +114,23 @@ def git(where: Path, *arguments: str) -> str:
 
 
 def test_a_projects_origin_is_its_commit(tmp_path: Path) -> None:
-    assert documents.find_source(tmp_path, os.environ) is None  # no repository
+    assert source_commit.find_source(tmp_path, os.environ) is None  # no repository
     project = tmp_path / "project"
     project.mkdir()
     git(tmp_path, "init", "--quiet")
-    assert documents.find_source(project, os.environ) is None  # no commit
+    assert source_commit.find_source(project, os.environ) is None  # no commit
     (project / "publish.yaml").write_text("publish: {}\n")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "--quiet", "--message=one")
     commit = git(tmp_path, "rev-parse", "HEAD").strip()
-    assert documents.find_source(project, os.environ) == SourceCommit(None, commit, dirty=False)
+    assert source_commit.find_source(project, os.environ) == SourceCommit(None, commit, dirty=False)
     git(tmp_path, "remote", "add", "origin", "https://me:secret@example.org/acme/images.git")
     (tmp_path / "elsewhere").write_text("of no project\n")
-    assert documents.find_source(project, os.environ) == SourceCommit(
+    assert source_commit.find_source(project, os.environ) == SourceCommit(
         "https://example.org/acme/images.git", commit, dirty=False
     )
     (project / "new.yaml").write_text("")
-    assert documents.find_source(project, os.environ, "https://example.org/said") == SourceCommit(
+    assert source_commit.find_source(project, os.environ, "https://example.org/said") == SourceCommit(
         "https://example.org/said", commit, dirty=True
     )
 
@@ -153,7 +153,7 @@ def test_a_repository_runs_no_filter(tmp_path: Path, kind: str, *, bare: bool) -
         for each in (project / ".git").iterdir():
             each.rename(project / each.name)
         (project / ".git").rmdir()
-    found = documents.find_source(project, os.environ)
+    found = source_commit.find_source(project, os.environ)
     assert (found is None) if bare else (found and found.dirty)
     assert not (tmp_path / "ran").exists()
 
@@ -172,11 +172,11 @@ ADDRESSES = {
 
 @pytest.mark.parametrize(("address", "expected"), ADDRESSES.items())
 def test_addresses_are_public(address: str, expected: str | None) -> None:
-    assert documents.public_url(address) == expected
+    assert source_commit.public_url(address) == expected
 
 
 @given(st.from_regex(r"[a-z]{1,6}:[A-Za-z0-9]{5,9}", fullmatch=True), st.sampled_from(["https", "ssh", "git", "http"]))
 def test_no_address_keeps_its_credentials(credentials: str, scheme: str) -> None:
     assert credentials not in str(
-        documents.public_url(f"{scheme}://{credentials}@example.org/a?{credentials}#{credentials}")
+        source_commit.public_url(f"{scheme}://{credentials}@example.org/a?{credentials}#{credentials}")
     )

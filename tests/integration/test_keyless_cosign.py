@@ -20,8 +20,8 @@ from imagegen.core.registry import PushTarget, Repository, parse
 from imagegen.supply.trust import attach
 from imagegen.supply.trust.documents import SBOM, Document
 from imagegen.supply.trust.keyless import keyless
-from imagegen.supply.trust.keys import Trust
 from imagegen.supply.trust.project import Identity, Project
+from imagegen.supply.trust.signers import Trust
 from tests.support.registry_server_writes import Writable
 from tests.support.sigstore_server import ISSUER, SUBJECT, TOKEN, Sigstore
 

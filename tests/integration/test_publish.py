@@ -34,8 +34,8 @@ from imagegen.run.smoke_reports import SmokeRequirement, passed_report, save_pas
 from imagegen.supply.publish.repository import TagMove
 from imagegen.supply.trust.attach import gather
 from imagegen.supply.trust.documents import PROVENANCE
-from imagegen.supply.trust.keys import Trust
 from imagegen.supply.trust.project import Project
+from imagegen.supply.trust.signers import Trust
 from tests.support.docker_registry import PASSWORD, USER, Hub, login, serving
 from tests.support.hostile_repository import fetch_lazily, give_away, plain_git
 from tests.support.machines import Debian

@@ -30,8 +30,8 @@ from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedWheel
 from imagegen.plan.matrix.model import Cell, Declarations
 from imagegen.run import smoke
 from imagegen.supply.trust.attach import gather
-from imagegen.supply.trust.keys import Trust
 from imagegen.supply.trust.project import FILE
+from imagegen.supply.trust.signers import Trust
 from tests.support.environment import environment
 from tests.support.interpreters import LOCKED
 from tests.support.layer_inputs import HostSandbox

@@ -58,7 +58,7 @@ def _elsewhere() -> dict[tuple[str, str], list[str]]:
             entry["library"] for entry in package_data()["library-for-each-cuda"]
         ],
         ("imagegen/run/doctor_messages.py", "message.sign"): [message.sign for message in KNOWN],
-        ("imagegen/supply/trust/licences.py", "pattern"): [
+        ("imagegen/supply/trust/restrictions.py", "pattern"): [
             text for entry in entries for text in entry.get("packages", ())
         ],
     }

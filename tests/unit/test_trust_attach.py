@@ -14,12 +14,11 @@ from imagegen.core.net import UnreachableError
 from imagegen.core.oci import Descriptor, digest_of
 from imagegen.core.registry import Content, PushTarget, Referrer
 from imagegen.core.registry.pull import referring
-from imagegen.supply.trust import attach, statement
-from imagegen.supply.trust import statement as bundle
+from imagegen.supply.trust import attach, bundle, statement
+from imagegen.supply.trust.bundle import Bundle
 from imagegen.supply.trust.documents import AUDIT, BUNDLE, LAYERS, LOCK, SBOM, SIGNATURE, SMOKE, Attached, Document
-from imagegen.supply.trust.keys import Trust
 from imagegen.supply.trust.project import Project
-from imagegen.supply.trust.statement import Bundle
+from imagegen.supply.trust.signers import Trust
 from tests.support.errors import raises
 
 IMAGE = Descriptor("application/vnd.oci.image.manifest.v1+json", "sha256:" + "a1" * 32, 400)

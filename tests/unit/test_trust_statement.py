@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import TrustError
-from imagegen.supply.trust import statement
+from imagegen.supply.trust import statement, strict_json
 from imagegen.supply.trust.documents import SBOM, SIGNATURE
 from imagegen.supply.trust.statement import InTotoStatement
 from tests.support.errors import raises
@@ -74,7 +74,7 @@ def test_documents_are_the_same_where_they_say_the_same(one: dict[str, object], 
     ],
 )
 def test_what_is_the_same(one: bytes, other: bytes, same: bool) -> None:
-    assert statement.same(one, statement.canonical(statement.parse(other))) is same
+    assert statement.same(one, strict_json.canonical(strict_json.parse(other))) is same
 
 
 def written(**changes: object) -> bytes:
@@ -100,7 +100,7 @@ def test_cosigns_older_statements_are_read() -> None:
         (b'{"a": 1e999}', "the number 1e999 is too large"),
         (b'{"a": ' + b"9" * 5000 + b"}", "it is not JSON"),
         (b'{"a":' * 100_000, "it is nested too deeply"),
-        (b" " * (statement.MAX_SIZE + 1), "and the limit is"),
+        (b" " * (strict_json.MAX_SIZE + 1), "and the limit is"),
         (
             written(_type="https://in-toto.io/Statement/v2"),
             "its _type is 'https://in-toto.io/Statement/v2'",

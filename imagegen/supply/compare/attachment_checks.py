@@ -16,15 +16,7 @@ from imagegen.plan.lock.model import Lock
 from imagegen.run import numerics
 from imagegen.supply.compare.image_bytes import ReadImage
 from imagegen.supply.compare.verdict import StepResult, StepStatus, failed, passed
-from imagegen.supply.trust.documents import (
-    AUDIT,
-    LAYERS,
-    NUMERICS,
-    PROVENANCE,
-    SBOM,
-    SMOKE,
-    Document,
-)
+from imagegen.supply.trust.documents import AUDIT, LAYERS, NUMERICS, PROVENANCE, SBOM, SMOKE, Document
 from imagegen.supply.trust.licences import KnownLicences
 from imagegen.supply.trust.sbom import sbom
 

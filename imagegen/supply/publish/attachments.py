@@ -14,19 +14,10 @@ from imagegen.image.layers.image import description
 from imagegen.plan.lock import dumps_attached
 from imagegen.plan.lock.model import Lock
 from imagegen.supply.trust import provenance, sbom
-from imagegen.supply.trust.documents import (
-    AUDIT,
-    LAYERS,
-    LOCK,
-    NUMERICS,
-    PROVENANCE,
-    SBOM,
-    Attached,
-    Document,
-    SourceCommit,
-)
+from imagegen.supply.trust.documents import AUDIT, LAYERS, LOCK, NUMERICS, PROVENANCE, SBOM, Attached, Document
 from imagegen.supply.trust.licences import KnownLicences
 from imagegen.supply.trust.provenance import Builder
+from imagegen.supply.trust.source_commit import SourceCommit
 
 # Attached once per image, because documents of another machine have the same meaning.
 _ONCE = (LOCK, LAYERS, SBOM, PROVENANCE)

@@ -33,7 +33,7 @@ from imagegen.plan.lock.model import Lock
 from imagegen.supply.publish.repository import RemoteRepository, import_remote_scans, stored_layers
 from imagegen.supply.trust.attach import attach_statement, gather
 from imagegen.supply.trust.documents import FACT, FACTS, PREBUILT, Document
-from imagegen.supply.trust.keys import Signer, Trust
+from imagegen.supply.trust.signers import Signer, Trust
 from imagegen.supply.trust.statement import MAX_SUBJECTS
 
 _AT_ONCE = 8  # requests

@@ -33,7 +33,7 @@ from imagegen.plan.lock.model import Lock
 from imagegen.supply.publish.tags import CHANNELS, Tags, most_similar
 from imagegen.supply.trust.attach import VerificationResult, gather
 from imagegen.supply.trust.documents import FACT, LAYERS, Attached
-from imagegen.supply.trust.keys import Trust
+from imagegen.supply.trust.signers import Trust
 
 
 @dataclass(frozen=True)

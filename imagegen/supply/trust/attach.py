@@ -18,7 +18,7 @@ from imagegen.core.oci import EMPTY_TYPE, Descriptor, digest_of
 from imagegen.core.registry import Content, PushTarget, Referrer
 from imagegen.supply.trust import statement as statements
 from imagegen.supply.trust.documents import BUNDLE, KINDS, LAYERS, LOCK, SIGNATURE, Attached, Document, Kind
-from imagegen.supply.trust.keys import Signer, Trust
+from imagegen.supply.trust.signers import Signer, Trust
 from imagegen.supply.trust.statement import InTotoStatement
 
 _BY_TYPE = {kind.media_type: kind for kind in KINDS.values()}

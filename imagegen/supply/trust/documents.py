@@ -7,16 +7,9 @@ signed in-toto statement about the image is attached too, with the document as i
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from urllib.parse import urlsplit
 
 from imagegen import REPOSITORY
-from imagegen.core.errors import FetchError
-from imagegen.core.git import command, local
-from imagegen.core.git.local import Worktree
 
 
 @dataclass(frozen=True)
@@ -33,7 +26,6 @@ class Kind:
 
 
 _TYPES = f"{REPOSITORY}/attestations"
-
 LOCK = Kind("lock", "application/vnd.imagegen.lock.v1+toml", None)
 # The layers that were built from a lock, in the format of image/layers/image.py. It lists the layers from the bottom up
 # with their keys and descriptors (also of layers that were compressed again), digests of the LOCK document and the
@@ -48,15 +40,12 @@ SMOKE = Kind("smoke", "application/vnd.imagegen.smoke.v1+json", "https://in-toto
 AUDIT = Kind("audit", "application/vnd.imagegen.audit.v1+json", f"{_TYPES}/audit/v1")
 # The results of `imagegen test --numerics`, one for each device (run/numerics.py).
 NUMERICS = Kind("numerics", "application/vnd.imagegen.numerics.v1+json", f"{_TYPES}/numerics/v1")
-
 KINDS = {kind.name: kind for kind in (LOCK, LAYERS, PREBUILT, SBOM, PROVENANCE, SMOKE, AUDIT, NUMERICS)}
-
 # The scans of wheels and of the base for the audit, so that a client with an empty store need not fetch the wheels.
 # This is not a document but an artifact with a blob for each scan, whose title is the scan's key. LAYERS names each
 # blob's digest, by which a client fetches it.
 FACTS = "application/vnd.imagegen.facts.v1"
 FACT = "application/vnd.imagegen.fact.v1+zstd"  # media type of a scan, compressed JSON
-
 SIGNATURE = "https://sigstore.dev/cosign/sign/v1"  # predicate type of statements by `cosign sign`
 BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"  # media type of a Sigstore bundle with a signed statement
 
@@ -76,81 +65,3 @@ class Attached:
     document: Document
     digest: str  # of the artifact's manifest
     signer: str | None
-
-
-# The source of a project: its repository, its commit, and whether files differ from the commit.
-#
-# Programs that the repository's settings name are not run. Sources: git-config(1), git-status(1), git-remote(1), git
-# 2.39; URLs of pip's and SPDX's form "git+https://...".
-
-_STATUS = ("status", "--porcelain", "--untracked-files=normal", "--ignore-submodules=dirty", "--", ".")
-_SHORT = re.compile(r"(?:[^@/\s]+@)?([^:/\s]+):(?!//)(.+)")  # git@github.com:acme/images.git
-
-
-@dataclass(frozen=True)
-class SourceCommit:
-    """The commit of a project.
-
-    `url` has no credentials, None without a remote. `dirty` is true if files differ from it.
-    """
-
-    url: str | None
-    commit: str  # 40 or 64 hex digits
-    dirty: bool
-
-
-def find_source(project: Path, env: Mapping[str, str], url: str | None = None) -> SourceCommit | None:
-    """Return the commit of a project's directory; None without git, a repository or a commit.
-
-    `url` is the repository's address from `source` in publish.yaml, if it is set. Raises ForeignRepositoryError.
-    """
-    tree = local.find(project, env)
-    if tree is None:
-        return None
-    try:
-        commit = tree.run(project, ["rev-parse", "--verify", "HEAD"]).strip()
-        changed = tree.run(project, _STATUS, _no_filters(project, tree))
-    except (command.FailedError, FetchError):
-        return None
-    return SourceCommit(url or _remote(project, tree), commit, bool(changed.strip()))
-
-
-def _no_filters(project: Path, tree: Worktree) -> dict[str, str]:
-    """Return settings that disable the programs that filter a repository's files (gitattributes(5)).
-
-    If such a filter is needed to compare a file with the commit's, the file counts as changed.
-    """
-    try:
-        filter_names = tree.run(project, ["config", "--null", "--name-only", "--get-regexp", r"^filter\."])
-    except command.FailedError:
-        return {}  # no filters are set
-    drivers = {name.rpartition(".")[0] for name in filter_names.split("\0") if name}
-    # An empty `process` overrides `clean`, too.
-    return {
-        f"{driver}.{key}": value
-        for driver in sorted(drivers)
-        for key, value in (("process", ""), ("required", "false"))
-    }
-
-
-def _remote(project: Path, tree: Worktree) -> str | None:
-    try:
-        remote_url = tree.run(project, ["config", "--get", "remote.origin.url"]).strip()
-    except (command.FailedError, FetchError):
-        return None
-    return public_url(remote_url)
-
-
-def public_url(address: str) -> str | None:
-    """Return a remote's address without user, password and query; None for a directory of this machine."""
-    if "://" not in address:
-        short = _SHORT.fullmatch(address)
-        return f"ssh://{short[1]}/{short[2].lstrip('/')}" if short else None
-    try:
-        url = urlsplit(address)
-        port = f":{url.port}" if url.port else ""
-    except ValueError:
-        return None
-    if url.scheme not in ("http", "https", "ssh", "git") or not url.hostname:
-        return None
-    return f"{url.scheme}://{url.hostname}{port}{url.path}"

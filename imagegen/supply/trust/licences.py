@@ -1,16 +1,16 @@
-"""Find licences of packages, write them as SPDX expressions, and list their conditions for redistribution.
+"""Convert the licence fields of packages to SPDX expressions if they are unambiguous, else keep their text.
 
-The data are in data/*.yaml, with sources and dates.
+Sources: the SPDX specification 2.3, annex D (expressions), PEP 639, Debian's machine-readable copyright format 1.0;
+data/spdx.yaml has the meanings of words. A licence is unambiguous if a package states an expression, or a name that
+only one licence has, and if its other fields do not contradict it.
 """
 
 from __future__ import annotations
 
-import email.parser
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -18,24 +18,8 @@ from typing import Any
 
 import yaml
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
-from packaging.specifiers import SpecifierSet
 
-from imagegen.audit.licence import read_licence
 from imagegen.audit.model import InstalledDeb, Licence, OsRelease
-from imagegen.core import registry
-from imagegen.core.config import Settings
-from imagegen.core.context import Context
-from imagegen.core.errors import FetchError
-from imagegen.core.net import Client, package_index
-from imagegen.core.progress import timed
-from imagegen.core.store import Store
-from imagegen.core.store.cache import Cache
-from imagegen.core.text import counted
-from imagegen.image.inventory.subjects import known_system
-from imagegen.image.layers import scan
-from imagegen.plan.index_metadata import wheel_metadata
-from imagegen.plan.lock.environments import distinct_wheels, environments
-from imagegen.plan.lock.model import LOCAL, Lock, LockedBuild, LockedWheel
 
 
 @cache
@@ -44,12 +28,6 @@ def data(name: str) -> Any:
     path = Path(__file__).parent / "data" / f"{name}.yaml"
     return yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader)
 
-
-# Convert the licence fields of packages to SPDX expressions if they are unambiguous, else keep their text.
-#
-# Sources: the SPDX specification 2.3, annex D (expressions), PEP 639, Debian's machine-readable copyright format 1.0;
-# data/spdx.yaml has the meanings of words. A licence is unambiguous if a package states an expression, or a name that
-# only one licence has, and if its other fields do not contradict it.
 
 _LONGEST_NAME = 200  # characters
 _OPERATORS = {"AND", "OR", "WITH"}
@@ -178,135 +156,3 @@ def _debian(name: str) -> str | None:
     if len(conjunctions) > 1 or not all(ids):
         return None
     return f" {conjunctions.pop() if conjunctions else ''} ".join(licence_id for licence_id in ids if licence_id)
-
-
-# Licences that restrict redistribution, reported before an image becomes public.
-#
-# The conditions of licences are in data/restricted.yaml, each with its source. Packages that it does not list are
-# reported too if their own metadata calls them proprietary.
-
-_PROPRIETARY = re.compile(r"licenseref|proprietary", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class Restriction:
-    """A licence, its packages in an image ("nvidia-cublas 13.1.0.3"), and its conditions for redistribution."""
-
-    licence: str
-    covers: tuple[str, ...]
-    asks: tuple[str, ...]
-    source: str
-
-    def __str__(self) -> str:
-        asks = "".join(f"\n    - {ask}" for ask in self.asks)
-        return f"{self.licence}: {', '.join(self.covers)}{asks}\n    source: {self.source}"
-
-
-def find_restrictions(lock: Lock, licences: KnownLicences) -> tuple[Restriction, ...]:
-    """Return the licences in a lock that restrict redistribution; empty if none is known."""
-    restrictions = []
-    for entry in data("restricted")["licences"]:
-        packages = (package for environment in environments(lock) for package in environment.lock.packages)
-        covered = (package for package in packages if _covers(entry, package))
-        covers = list(dict.fromkeys(f"{package.name} {package.version}" for package in covered))
-        if _image(lock) in entry.get("images", ()):
-            covers.insert(0, f"base image {lock.base.image}")
-        if covers:
-            source = f"{entry['source']} ({entry['date']})"
-            restrictions.append(Restriction(entry["title"], tuple(covers), tuple(entry["asks"]), source))
-    return (*restrictions, *_proprietary(lock, licences.wheels))
-
-
-def _image(lock: Lock) -> str | None:
-    return registry.parse(lock.base.image).name if lock.base.image else None
-
-
-def _covers(entry: Mapping[str, Any], package: LockedWheel | LockedBuild) -> bool:
-    versions = SpecifierSet(entry.get("versions", ""))
-    has_name = any(re.fullmatch(pattern, package.name) for pattern in entry.get("packages", ()))
-    return has_name and versions.contains(package.version.partition("+")[0], prereleases=True)
-
-
-def _proprietary(lock: Lock, stated: Mapping[str, Licence]) -> Iterator[Restriction]:
-    """Yield restrictions of proprietary packages that the data does not list, since their terms are not known."""
-    entries = [*data("restricted")["licences"], *data("restricted")["open"]]
-    for wheel in distinct_wheels(lock):
-        words = list(_words(stated.get(wheel.file.sha256, Licence())))
-        if any(map(_PROPRIETARY.search, words)) and not any(_covers(entry, wheel) for entry in entries):
-            asks = ("imagegen's data does not cover its terms: read them before others can pull the image",)
-            yield Restriction(", ".join(words), (f"{wheel.name} {wheel.version}",), asks, "the wheel's METADATA")
-
-
-def _words(licence: Licence) -> Iterable[str]:
-    terms = wheel_terms(licence)
-    return (terms.expression,) if terms.expression else terms.names
-
-
-# Look up the licences of all packages of a lock in scans of layers and audits, else on the index.
-#
-# For a wheel that this store has not scanned, the index may give the metadata without the wheel (PEP 658, or ranges of
-# the archive). It is not verified, so it is only used for the file that the lock pins.
-
-_LICENCES = Cache("licence", Licence)
-_THREADS = 8
-
-
-def read_known_licences(lock: Lock, context: Context) -> KnownLicences:
-    """Return the licences in the store and on the indexes; unknown ones are missing. Wheels are not fetched."""
-    licences = with_system(lock, stored_licences([lock], context.store), context.store)
-    missing = [
-        wheel for wheel in distinct_wheels(lock) if wheel.file.sha256 not in licences.wheels and _is_served(wheel)
-    ]
-    if not missing:
-        return licences
-    with timed(context.progress, f"asking indexes for the licences of {counted(len(missing), 'wheel')}"):
-        return replace(
-            licences, wheels={**licences.wheels, **_fetch_licences(missing, context.store, context.settings)}
-        )
-
-
-def stored_licences(locks: Iterable[Lock], store: Store) -> dict[str, Licence]:
-    """Return the licences of wheels in the store, which come from scans or from an index, by the wheel's sha256."""
-    wheels = {(wheel.file.sha256, lock.python): wheel for lock in locks for wheel in distinct_wheels(lock)}
-    licences: dict[str, Licence] = {}
-    for (sha256, python), wheel in wheels.items():  # a wheel may be scanned for only one of several Pythons
-        if sha256 not in licences and (licence := _recorded(wheel, python, store)):
-            licences[sha256] = licence
-    return licences
-
-
-def with_system(lock: Lock, wheels: Mapping[str, Licence], store: Store) -> KnownLicences:
-    """Return the licences of wheels together with the base's licences in the store."""
-    system = known_system(lock, store)
-    return KnownLicences(wheels, system.debs, system.release) if system else KnownLicences(wheels)
-
-
-def _recorded(wheel: LockedWheel, python: str, store: Store) -> Licence | None:
-    if package := scan.recorded_scan(store, wheel, python):
-        return package.licence
-    return _LICENCES.get(store, wheel.file.digest)
-
-
-def _is_served(wheel: LockedWheel) -> bool:
-    return not (wheel.sdist or wheel.original or wheel.build or wheel.file.index == LOCAL)
-
-
-def _fetch_licences(wheels: Iterable[LockedWheel], store: Store, settings: Settings) -> dict[str, Licence]:
-    with Client(settings).impatient() as client, ThreadPoolExecutor(_THREADS, thread_name_prefix="licences") as pool:
-        answers = pool.map(lambda wheel: (wheel, _fetch_licence(wheel, client, settings)), wheels)
-        fetched = {wheel: licence for wheel, licence in answers if licence}
-    for wheel, licence in fetched.items():
-        _LICENCES.put(store, wheel.file.digest, licence)
-    return {wheel.file.sha256: licence for wheel, licence in fetched.items()}
-
-
-def _fetch_licence(wheel: LockedWheel, client: Client, settings: Settings) -> Licence | None:
-    """Return the licence in the index's metadata; None if the index cannot be reached or does not have the file."""
-    url = package_index.url_of(wheel.file.index, settings)
-    try:
-        links = package_index.project(client, url, wheel.name) if url else []
-        link = next((item for item in links if item.sha256 == wheel.file.sha256), None)
-        raw = wheel_metadata.read(client, link) if link else None
-    except FetchError:
-        return None
-    return None if raw is None else read_licence(email.parser.HeaderParser().parsestr(raw.decode(errors="replace")))

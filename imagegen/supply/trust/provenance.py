@@ -19,8 +19,8 @@ from imagegen.core.text import redact
 from imagegen.plan.lock import contents_hash, inputs_hash
 from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.model import Lock, LockedBuild, LockedFile, LockedGit, LockedWheel
-from imagegen.supply.trust import sbom
-from imagegen.supply.trust.documents import SourceCommit
+from imagegen.supply.trust import package_url
+from imagegen.supply.trust.source_commit import SourceCommit
 
 BUILD_TYPE = f"{REPOSITORY}/attestations/build/v1"  # builds an image from a lock; it defines `externalParameters`
 _LOCAL = f"{REPOSITORY}/attestations/builder/local"
@@ -84,12 +84,12 @@ def _dependencies(lock: Lock, source: SourceCommit | None) -> Iterator[dict[str,
         }
     base = lock.base
     if base.content and base.image:
-        uri = sbom.oci(registry.parse(base.image).name, base.content.digest, lock.platform)
+        uri = package_url.oci(registry.parse(base.image).name, base.content.digest, lock.platform)
         yield {"name": "base", "uri": uri, "digest": _sha256(base.content.digest)}
     if archive := lock.interpreter.file:
         yield {"name": "interpreter", "uri": archive.url, "digest": {"sha256": archive.sha256}}
     for deb in lock.debs:
-        yield {"uri": sbom.deb(deb, base.suite), "digest": {"sha256": deb.sha256}}
+        yield {"uri": package_url.deb(deb, base.suite), "digest": {"sha256": deb.sha256}}
     seen = set()
     locks = [environment.lock for environment in environments(lock)]
     wheels = (wheel for part in locks for wheel in _wheel_inputs(part.wheels))
@@ -133,7 +133,7 @@ def _build_inputs(build: LockedBuild) -> Iterator[dict[str, Any]]:
 
 
 def _file(name: str, version: str, file: LockedFile) -> dict[str, Any]:
-    entry: dict[str, Any] = {"uri": sbom.pypi(name, version, file), "digest": {"sha256": file.sha256}}
+    entry: dict[str, Any] = {"uri": package_url.pypi(name, version, file), "digest": {"sha256": file.sha256}}
     if file.url:
         entry["downloadLocation"] = redact(file.url)
     return entry

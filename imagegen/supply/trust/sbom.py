@@ -1,6 +1,8 @@
-"""Write the bill of materials of an image as CycloneDX, with package URLs.
+"""Write the bill of materials of an image as CycloneDX.
 
-Sources: ECMA-424, CycloneDX 1.6; ECMA-427, Package-URL, and its registered types.
+It has each wheel, Debian package and source of an image with hashes and licences. It is a pure function of the lock,
+the image's digest, and the known licences of its packages. It has no time, no random value and no version of imagegen,
+so that it is reproducible. Source: CycloneDX 1.6, ECMA-424.
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
 
 from imagegen.audit.model import InstalledDeb, OsRelease
 from imagegen.core import registry
@@ -19,7 +20,6 @@ from imagegen.plan.lock import contents_hash, inputs_hash
 from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.foundation import LockedDeb
 from imagegen.plan.lock.model import (
-    LOCAL,
     Lock,
     LockedBuild,
     LockedFile,
@@ -30,63 +30,10 @@ from imagegen.plan.lock.model import (
     title,
 )
 from imagegen.supply.trust.licences import KnownLicences, Terms, data, deb_terms, wheel_terms
-
-_PLAIN = ".-_~:"  # never percent-encoded, as letters and digits
-
-
-def pypi(name: str, version: str, file: LockedFile | None) -> str:
-    """Return the purl of a wheel, a source distribution, or a release; `name` is normalised as PyPI does.
-
-    A package of the project is generic, because a package of this name on PyPI has other vulnerabilities.
-    """
-    kind = "generic" if file and file.index == LOCAL else "pypi"
-    return _purl(kind, name, version, {"file_name": file.filename if file else None})
-
-
-def deb(package: LockedDeb, suite: str | None) -> str:
-    """Return the purl of a .deb in an archive for Debian or Ubuntu."""
-    vendor = "ubuntu" if package.archive == "ubuntu" else "debian"
-    return _purl(f"deb/{vendor}", package.name, package.version, {"arch": package.architecture, "distro": suite})
-
-
-def deb_of(release: OsRelease | None, name: str, package: InstalledDeb) -> str:
-    """Return the purl of a package that dpkg lists; `release` names the distribution."""
-    vendor, codename = (release.id, release.codename) if release else ("debian", "")
-    return _purl(
-        f"deb/{quote(vendor, _PLAIN)}", name, package.version, {"arch": package.architecture, "distro": codename}
-    )
-
-
-def oci(repository: str, digest: str, platform: str) -> str:
-    """Return the purl of an image by its digest; `repository` is its name, with or without registry and path."""
-    prefix, _, name = repository.rpartition("/")
-    architecture = platform.rpartition("/")[2]
-    return _purl("oci", name.lower(), digest, {"arch": architecture, "repository_url": repository if prefix else None})
-
-
-def git(name: str, version: str, url: str, commit: str) -> str:
-    """Return the purl of a commit's tree."""
-    return _purl("generic", name, version, {"vcs_url": f"git+{url}@{commit}"})
-
-
-def generic(name: str, version: str, url: str, sha256: str) -> str:
-    """Return the package URL of a file that is downloaded from an address."""
-    return _purl("generic", name, version, {"download_url": url, "checksum": f"sha256:{sha256}"})
-
-
-def _purl(kind: str, name: str, version: str, qualifiers: Mapping[str, str | None]) -> str:
-    query = "&".join(f"{key}={quote(value, _PLAIN + '/')}" for key, value in sorted(qualifiers.items()) if value)
-    return f"pkg:{kind}/{quote(name, _PLAIN)}@{quote(version, _PLAIN)}" + (f"?{query}" if query else "")
-
-
-# The bill of materials has each wheel, Debian package and source of an image with hashes and licences.
-#
-# It is a pure function of the lock, the image's digest, and the known licences of its packages. It has no time, no
-# random value and no version of imagegen, so that it is reproducible. Source: CycloneDX 1.6, ECMA-424.
+from imagegen.supply.trust.package_url import deb, deb_of, generic, git, oci, pypi
 
 _NAMESPACE = uuid.UUID("b3a1b9b6-70a6-5f37-9a7c-1c4f3d3b2f0e")  # only of these documents
 _PREFIX = "imagegen:"  # of the names of properties, which CycloneDX does not define
-
 Component = dict[str, Any]
 
 
