@@ -57,17 +57,11 @@ from imagegen.run.smoke_reports import (
     save_passed_report,
 )
 from imagegen.supply.publish import attachments
-from imagegen.supply.publish.repository import (
-    AttachmentReader,
-    RemoteRepository,
-    TaggedManifest,
-    find_remote_layers,
-    format_summary,
-    move_tags,
-    push,
-    recover,
-)
+from imagegen.supply.publish.push_image import format_summary, push
+from imagegen.supply.publish.remote_layers import AttachmentReader, find_remote_layers
+from imagegen.supply.publish.repository import RemoteRepository, TaggedManifest
 from imagegen.supply.publish.smoke_attestation import find_attested, smoke_document
+from imagegen.supply.publish.tag_moves import move_tags, recover
 from imagegen.supply.publish.tags import COMPRESSION_SUFFIXES
 from imagegen.supply.trust import provenance
 from imagegen.supply.trust.attach import attach

@@ -22,9 +22,7 @@ from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
-from imagegen.supply.publish.repository import (
-    RemoteRepository,
-)
+from imagegen.supply.publish.repository import RemoteRepository
 from imagegen.supply.publish.tags import Channel, TagInput, Tags, tags
 from imagegen.supply.trust import keys
 from imagegen.supply.trust.keyless import keyless

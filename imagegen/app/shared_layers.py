@@ -27,6 +27,7 @@ from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.supply.publish import prebuilt
 from imagegen.supply.publish.repository import RemoteRepository
+from imagegen.supply.publish.shares import images_by_layer, share
 from imagegen.supply.trust.signers import Signer, Trust
 
 _SHARED = 2  # cells, with the one that is published
@@ -58,11 +59,11 @@ def share_layers(
     overridden = {name for conflict in lock.file_conflicts for name in conflict.over}  # checked with all wheels at once
     apart = [part for part in absent if part.wheels and not overridden & {wheel.name for wheel in part.wheels}]
     locks, below = _locks(session, cell), plan_base(lock)
-    shares = prebuilt.share(apart, cell.id, locks)
+    shares = share(apart, cell.id, locks)
     base_users = [locked for locked in locks.values() if plan_base(locked) == below]
     if not shares.assigned and not shares.delegated and len(base_users) < _SHARED:
         return remote
-    images = prebuilt.images_by_layer(locks.values())
+    images = images_by_layer(locks.values())
     remote = _find(session, lock, [*below, *shares.assigned, *shares.delegated], images, remote, registry)
     _attest(session, cell, lock, _make(session, cell, lock, shares.assigned, remote), registry)
     pending = _still(session, lock, shares.delegated, remote)

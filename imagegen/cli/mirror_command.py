@@ -14,7 +14,7 @@ from imagegen.core.progress import human
 from imagegen.core.registry.layout import place
 from imagegen.core.text import counted
 from imagegen.plan.lock.environments import parts
-from imagegen.supply import mirror
+from imagegen.supply import mirror, mirror_listing
 
 
 @click.command("mirror")
@@ -35,13 +35,13 @@ def command(app: App, *, cell: str, destination: str, as_json: bool) -> None:
     has are not copied again. If an image has several environments, the files of their locks are copied.
     """
     at = place(destination, "--to")
-    listings: dict[str, mirror.MirrorArtifact] = {}
+    listings: dict[str, mirror_listing.MirrorArtifact] = {}
     for chosen in app.matrix.select(cell):
         locked = app.fresh_lock(chosen)
         require_unchanged_copies(app, chosen, locked)  # writes patches into the store
         for part, lock in parts(chosen, locked):
-            mirror.collect(lock, part.recipes, app.context_for(part))
-            listings |= {listing.name: listing for listing in mirror.listings(lock, app.store)}
+            mirror_listing.collect(lock, part.recipes, app.context_for(part))
+            listings |= {listing.name: listing for listing in mirror_listing.listings(lock, app.store)}
     filled = mirror.fill(at, [*listings.values()], Context(app.store, app.settings, app.progress))
     if as_json:
         app.json({**asdict(filled), "to": destination})

@@ -25,7 +25,7 @@ from imagegen.plan.lock.model import Record
 from imagegen.run.doctor import facts_of
 from imagegen.run.smoke import CheckResult, SmokeReport
 from imagegen.run.smoke_reports import SmokeRequirement, passed_report, programs_digest, save_passed_report
-from imagegen.supply import mirror
+from imagegen.supply import mirror, mirror_listing
 from tests.support.project import Project
 from tools.run_image.__main__ import command
 from tools.run_image.export import described_environments
@@ -337,15 +337,15 @@ def test_a_mirror_lists_the_files_of_all_environments_each_once(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collected: list[str] = []
-    filled: list[mirror.MirrorArtifact] = []
+    filled: list[mirror_listing.MirrorArtifact] = []
 
-    def fill(_: object, listings: list[mirror.MirrorArtifact], __: object) -> mirror.MirrorResult:
+    def fill(_: object, listings: list[mirror_listing.MirrorArtifact], __: object) -> mirror.MirrorResult:
         filled.extend(listings)
         return mirror.MirrorResult(0, 0, 0, tuple(each.name for each in listings))
 
-    monkeypatch.setattr(mirror, "collect", lambda locked, *_: collected.append(locked.cell))
+    monkeypatch.setattr(mirror_listing, "collect", lambda locked, *_: collected.append(locked.cell))
     monkeypatch.setattr(mirror, "fill", fill)
-    monkeypatch.setattr(mirror, "_size", lambda *_: 1)
+    monkeypatch.setattr(mirror_listing, "_size", lambda *_: 1)
     done = project.call("mirror", "engines", "--to", "./mirror")
     assert done.returncode == 0, done.stderr
     assert collected == [*PARTS]

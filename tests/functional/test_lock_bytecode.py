@@ -15,7 +15,7 @@ from imagegen.plan.lock import dumps
 from imagegen.plan.lock.file import loads
 from imagegen.plan.lock.model import Lock, LockedBase
 from imagegen.plan.matrix.model import Base
-from imagegen.supply.mirror import listings
+from imagegen.supply.mirror_listing import listings
 from tests.support.lock_samples import LOCK, deb
 from tests.support.lock_workspace import Workspace
 

@@ -29,7 +29,7 @@ from imagegen.plan.lock.file import loads
 from imagegen.plan.lock.foundation import InterpreterArchive, LockedInterpreter, own_python, resolve_interpreter
 from imagegen.plan.lock.model import Foundation, Lock, LockedDeb
 from imagegen.plan.matrix.model import Interpreter, InterpreterFile
-from imagegen.supply import mirror
+from imagegen.supply import mirror, mirror_listing
 from tests.support import lock_samples
 from tests.support.interpreter_archives import SOUND, archive
 from tests.support.interpreters import ARCHIVE, LOCKED, STANDALONE
@@ -137,7 +137,7 @@ def test_a_mirror_of_ones_own_has_it(tmp_path: Path, made: tuple[bytes, LockedIn
     store = Store(tmp_path / "store")
     store.write(data)
     of_312 = replace(OF_312, interpreter=locked, wheels=(), builds=(), file_conflicts=(), record=None)
-    (listing, *_) = mirror.listings(of_312, store)
+    (listing, *_) = mirror_listing.listings(of_312, store)
     assert locked.file and locked.file.filename in {name for name, _ in listing.files}
     only = replace(listing, files=tuple(each for each in listing.files if each[0] == locked.file.filename))
     mirror.fill(place(str(tmp_path / "own"), "--to"), [only], Context(store, settings_of(tmp_path), Quiet()))

@@ -20,7 +20,7 @@ from imagegen.plan.lock import contradictions
 from imagegen.plan.lock.file import dumps, loads
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import PatchSource
-from imagegen.supply import mirror
+from imagegen.supply import mirror, mirror_listing
 from imagegen.wheels.resolve import patches
 from tests.support.errors import raises
 from tests.support.lock_workspace import Workspace
@@ -99,7 +99,7 @@ def test_a_mirror_has_the_patch(workspace: Workspace, tmp_path: Path) -> None:
     lock = workspace.make()
     wheels = tuple(each for each in lock.wheels if each.patches)
     at = tmp_path / "mirror"
-    files, *_ = mirror.listings(replace(lock, uv=wheels[0], wheels=wheels), workspace.store)
+    files, *_ = mirror_listing.listings(replace(lock, uv=wheels[0], wheels=wheels), workspace.store)
     mirror.fill(at, [files], Context(workspace.store, Settings.from_environment(workspace.env), Quiet()))
     alone = Settings.from_environment({"HOME": "/nonexistent", "IMAGEGEN_MIRROR": str(at), "PATH": os.environ["PATH"]})
     context = Context(Store(tmp_path / "second"), alone, Quiet())

@@ -22,7 +22,7 @@ from imagegen.image import inputs
 from imagegen.image.base import fetch
 from imagegen.plan.lock.model import URL, CopiedFile, Lock, LockedCopy, LockedFile, LockedWheel
 from imagegen.plan.lock.sources import Finder, RequiredFile
-from imagegen.supply import mirror
+from imagegen.supply import mirror, mirror_listing
 from tests.support.debian_archive import deb
 from tests.support.errors import raises
 from tests.support.registry_server_writes import Writable
@@ -62,7 +62,7 @@ def settings_of(at: str | None = None) -> Settings:
 def filled(at: str, lock: Lock, store: Store) -> mirror.MirrorResult:
     for data in (WHEEL, PACKAGE):
         store.write(data)
-    return mirror.fill(place(at, "--to"), mirror.listings(lock, store), Context(store, settings_of(), Quiet()))
+    return mirror.fill(place(at, "--to"), mirror_listing.listings(lock, store), Context(store, settings_of(), Quiet()))
 
 
 def wheel_from(at: str, store: Store, size: int | None = len(WHEEL)) -> None:
@@ -123,7 +123,7 @@ def test_a_second_copy_adds_what_is_new(at: str, tmp_path: Path) -> None:
     store.write(b"other")
     again = filled(at, other, store)
     assert (again.files, again.added) == (2, 1)
-    names = [listing.name for lock in (ONE, other) for listing in mirror.listings(lock, store)]
+    names = [listing.name for lock in (ONE, other) for listing in mirror_listing.listings(lock, store)]
     with Client(settings_of(at)) as client:
         found = Mirror.of(settings_of(at), client)
         assert found and all(found.listed(name) for name in names)
@@ -147,10 +147,10 @@ def test_a_file_that_is_not_listed_as_a_package_is_not_installed(
     with pytest.raises(PackagesGoneError):
         debs_from(at, lock_of(WHEEL), Store(tmp_path / "there"))
     # Not even if it is listed, except as files of a lock.
-    forged = mirror.listings(lock_of(WHEEL), Store(tmp_path / "here"))[1]
+    forged = mirror_listing.listings(lock_of(WHEEL), Store(tmp_path / "here"))[1]
     mirror.fill(
         place(at, "--to"),
-        [replace(forged, kind=mirror.listings(ONE, Store(tmp_path / "here"))[0].kind)],
+        [replace(forged, kind=mirror_listing.listings(ONE, Store(tmp_path / "here"))[0].kind)],
         Context(Store(tmp_path / "here"), settings_of(), Quiet()),
     )
     with pytest.raises(PackagesGoneError):

@@ -15,7 +15,7 @@ from imagegen.core.progress import Quiet
 from imagegen.core.registry import PushTarget, Repository, parse
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
-from imagegen.supply.publish import repository
+from imagegen.supply.publish import tag_moves
 from imagegen.supply.publish.repository import RemoteRepository, TaggedManifest
 from tests.support.environment import environment
 from tests.support.errors import raises
@@ -64,13 +64,13 @@ class Scene:
     def killed(self, *moved: str) -> None:
         """Leave what a run leaves that was killed after it had moved these."""
         before = {tag: TaggedManifest(self.old, MANIFEST_TYPE) for tag in TAGS}
-        move = repository.TagMove(self.place.name, self.new, before)
-        repository._MOVES.put(self.store, repository._key(move.repository), move)
+        move = tag_moves.TagMove(self.place.name, self.new, before)
+        tag_moves._MOVES.put(self.store, tag_moves._key(move.repository), move)
         for tag in moved:
             self.name(tag, self.new)
 
     def settle(self) -> None:
-        repository.recover(self.place, self.store, self.progress)
+        tag_moves.recover(self.place, self.store, self.progress)
 
 
 @pytest.fixture
@@ -83,10 +83,10 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
 
 def test_tags_move_together(scene: Scene) -> None:
-    moved = repository.move_tags(scene.place, scene.store, scene.to, (*TAGS, "fresh"), scene.progress)
+    moved = tag_moves.move_tags(scene.place, scene.store, scene.to, (*TAGS, "fresh"), scene.progress)
     assert moved == dict.fromkeys(TAGS, scene.old) | {"fresh": None}
     assert scene.stands() == [scene.new] * 3
-    assert repository.move_tags(scene.place, scene.store, scene.to, TAGS, scene.progress) == {}
+    assert tag_moves.move_tags(scene.place, scene.store, scene.to, TAGS, scene.progress) == {}
     assert not Cache("publishing", dict).keys(scene.store)
 
 
@@ -95,7 +95,7 @@ def test_a_refusal_puts_them_back(scene: Scene) -> None:
         lambda handler: handler.path.endswith("/cu130-py311") and answering(400, "PUT", times=1)(handler)
     )
     with pytest.raises(PublishError) as refused:
-        repository.move_tags(scene.place, scene.store, scene.to, TAGS, scene.progress)
+        tag_moves.move_tags(scene.place, scene.store, scene.to, TAGS, scene.progress)
     assert "no tag has moved" in str(refused.value)
     assert scene.stands() == [scene.old] * 3
     assert not Cache("publishing", dict).keys(scene.store)

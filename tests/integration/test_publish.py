@@ -31,7 +31,7 @@ from imagegen.plan import lock, matrix
 from imagegen.run.engine import Engine
 from imagegen.run.smoke import CheckResult, SmokeReport
 from imagegen.run.smoke_reports import SmokeRequirement, passed_report, save_passed_report
-from imagegen.supply.publish.repository import TagMove
+from imagegen.supply.publish.tag_moves import TagMove
 from imagegen.supply.trust.attach import gather
 from imagegen.supply.trust.documents import PROVENANCE
 from imagegen.supply.trust.project import Project

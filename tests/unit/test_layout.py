@@ -66,6 +66,7 @@ ORDER = [
     "supply.compare",
     "supply.publish",
     "supply.export",
+    "supply.mirror_listing",
     "supply.mirror",
     "app",
     "cli",

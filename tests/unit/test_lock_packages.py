@@ -23,7 +23,7 @@ from imagegen.plan.lock.foundation import LockedArchive
 from imagegen.plan.lock.model import LockedDeb, LockedPackages
 from imagegen.supply.compare.difference import difference
 from imagegen.supply.compare.operands import of_lock
-from imagegen.supply.mirror import listings
+from imagegen.supply.mirror_listing import listings
 from imagegen.supply.trust.package_url import deb as purl
 from tests.support.lock_samples import LOCK, deb
 from tests.support.matrix_samples import SMALL, load

@@ -12,7 +12,7 @@ from imagegen.image.layers import plan
 from imagegen.image.layers.plan import HEAVY, LayerPlan
 from imagegen.plan.lock.model import Lock, LockedFile, LockedWheel
 from imagegen.supply.publish import prebuilt
-from imagegen.supply.publish.prebuilt import Shares, share
+from imagegen.supply.publish.shares import Shares, share
 from tests.support.errors import raises
 from tests.support.tiny_lock import LOCK
 
