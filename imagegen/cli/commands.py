@@ -1,63 +1,17 @@
-"""Groups of commands, each imported when it runs, so that `--help` is fast."""
+"""The list of commands, and how a command is run."""
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 from imagegen import __version__
+from imagegen.cli.groups import LAST_COMMAND, LazyGroup
 from imagegen.core.errors import MemoryLimitError, UsageError
-from imagegen.core.text import did_you_mean
-
-_PATH = "imagegen.command"  # key of the last command in a context's meta, which all contexts of a run share
-
-
-class CommandGroup(click.Group):
-    """A group that suggests a command for an unknown one."""
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        names = self.list_commands(ctx)
-        if cmd_name in names:
-            ctx.meta[_PATH] = f"{ctx.command_path} {cmd_name}"
-            return self._load(cmd_name)
-        if ctx.resilient_parsing:  # shell completion
-            return None
-        fix = did_you_mean(cmd_name, names) or f"known are {', '.join(names)}"
-        raise UsageError(f'there is no command "{cmd_name}"', code="usage-unknown-command", fix=fix)
-
-    def _load(self, name: str) -> click.Command:
-        return self.commands[name]
-
-
-class LazyGroup(CommandGroup):
-    """A group that imports a command's module on first use.
-
-    `known` maps a command to its line in `--help`; `module` is the pattern of module names, "imagegen.cli.{}_command".
-    """
-
-    def __init__(self, *args: Any, known: Mapping[str, str], module: str, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._known, self._module = known, module
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(self._known)
-
-    def _load(self, name: str) -> click.Command:
-        command: click.Command = importlib.import_module(self._module.format(name)).command
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl(list(self._known.items()))
-
-
-# The list of commands, and how one is run.
 
 # Command -> line in `--help`.
 COMMANDS = {
@@ -128,7 +82,7 @@ def run(command: click.Command = cli, name: str = "imagegen") -> object:
             function = f"{module}.{trace.tb_frame.f_code.co_qualname}" if module.startswith("imagegen.") else function
             trace = trace.tb_next
         raise MemoryLimitError(
-            f"`{meta.get(_PATH, name)}` needs more memory than there is",
+            f"`{meta.get(LAST_COMMAND, name)}` needs more memory than there is",
             why=f"{function} could not allocate it",
             fix="allow more memory, or check the size of the input",
         ) from error
@@ -141,7 +95,7 @@ def run(command: click.Command = cli, name: str = "imagegen") -> object:
         failed = getattr(error, "ctx", None)
         message = error.format_message().rstrip(".")
         # an error about an option without its value has no context
-        path = failed.command_path if failed else meta.get(_PATH, name)
+        path = failed.command_path if failed else meta.get(LAST_COMMAND, name)
         fix = _before_command(error, path) or f"see `{path} --help`"
         raise UsageError(message[:1].lower() + message[1:], fix=fix) from error
 

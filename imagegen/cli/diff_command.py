@@ -11,9 +11,9 @@ import click
 from imagegen.app.comparison import operand_sources
 from imagegen.app.comparison_facts import comparison_facts
 from imagegen.cli.app import App, json_option, pass_app
+from imagegen.cli.numerics_tables import changed_numerics
 from imagegen.cli.output import print_lines
 from imagegen.cli.table import Table
-from imagegen.cli.test_command import changed_numerics
 from imagegen.core.errors import UsageError
 from imagegen.core.net import Client
 from imagegen.core.oci import Platform

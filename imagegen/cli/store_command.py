@@ -10,7 +10,7 @@ from dataclasses import asdict
 import click
 
 from imagegen.cli.app import App, json_option, pass_app
-from imagegen.cli.commands import CommandGroup
+from imagegen.cli.groups import CommandGroup
 from imagegen.core.errors import FetchError, LockError, StoreError
 from imagegen.core.progress import human
 from imagegen.core.store import images

@@ -13,7 +13,7 @@ import click
 import pytest
 
 from imagegen.audit.model import CodeTarget
-from imagegen.cli import commands, wheels_command
+from imagegen.cli import commands, wheels_find
 from imagegen.cli.app import App
 from imagegen.core.data import shipped
 from imagegen.plan import matrix
@@ -29,7 +29,7 @@ CELL = "blackwell-vllm-cu130-py311"
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Register the command's group alone, and set addresses without a listener."""
-    group = click.Group("wheels", commands={"find": wheels_command.find_wheels})
+    group = click.Group("wheels", commands={"find": wheels_find.find_wheels})
     module = types.ModuleType("imagegen.cli.wheels_command")
     module.command = group  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "imagegen.cli.wheels_command", module)

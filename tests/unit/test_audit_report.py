@@ -18,7 +18,7 @@ from imagegen.audit import finding_texts
 from imagegen.audit.model import Finding, Severity
 from imagegen.audit.report import by_package, joined_reports, ordered
 from imagegen.audit.sarif import LockLocation, document
-from imagegen.cli.audit_command import table
+from imagegen.cli.audit_text import table
 from imagegen.core.text import unprintable
 from tests.support.audit_reports import ENTRIES, FINDINGS, REPORT
 

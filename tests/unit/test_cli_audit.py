@@ -10,7 +10,7 @@ import pytest
 
 from imagegen.audit.finding_texts import catalogue
 from imagegen.audit.model import CodeGroup, CodeTarget, Elf, File, Package, Subject
-from imagegen.cli.audit_command import lock_source
+from imagegen.cli.audit_subjects import lock_source
 from imagegen.image.inventory import subjects as installed
 from tests.support.command_line import Run
 

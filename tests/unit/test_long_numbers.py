@@ -16,7 +16,7 @@ from imagegen.audit import catalogue
 from imagegen.audit.contents import _within
 from imagegen.audit.libraries import _by_number
 from imagegen.audit.readers.wheel import Wheel
-from imagegen.cli.wheels_command import _parse_component
+from imagegen.cli.wheels_find import _parse_component
 from imagegen.core import types
 from imagegen.core.errors import MatrixErrors, UsageError, WheelError
 from imagegen.core.net import package_index

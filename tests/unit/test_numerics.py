@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from imagegen.cli import test_command as numerics_table
+from imagegen.cli import numerics_tables
 from imagegen.cli.output import print_lines
 from imagegen.core.store import Store
 from imagegen.run import numerics, smoke
@@ -224,16 +224,16 @@ def printed(lines: Any) -> str:
 def test_the_tables_show_every_result_and_what_was_left_out() -> None:
     pair = {"operation": "decoder", "dtype": "bfloat16", "one": "transformers", "other": "vllm prefill"}
     given = details(pairs=[{**pair, "largest_absolute": 0.0625, "bound": None}], not_run={"all_reduce": "one GPU"})
-    text = printed(numerics_table.measured_numerics(report(given)))
+    text = printed(numerics_tables.measured_numerics(report(given)))
     for word in ("NVIDIA H200", "580.159.04", "cuDNN 9.19.0", "2.0e-03", "vllm prefill", "6.2e-02", "one GPU"):
         assert word in text
     assert "depends on the batch" in text
-    assert printed(numerics_table.measured_numerics(report({"signal": "SIGSEGV"}))) == ""
+    assert printed(numerics_tables.measured_numerics(report({"signal": "SIGSEGV"}))) == ""
 
 
 @given(JSON, st.sampled_from(["device", "versions", "operations", "pairs", "not_run"]))
 def test_a_table_can_be_made_of_whatever_a_container_answers(value: Any, key: str) -> None:
-    printed(numerics_table.measured_numerics(report({**details(), key: value, "pairs": [value, {"one": value}]})))
+    printed(numerics_tables.measured_numerics(report({**details(), key: value, "pairs": [value, {"one": value}]})))
 
 
 def test_the_table_of_a_difference_names_causes_and_what_is_not_repeatable() -> None:
@@ -241,6 +241,6 @@ def test_the_table_of_a_difference_names_causes_and_what_is_not_repeatable() -> 
     after = Fingerprint("GPU", "580", {"cuDNN": "9.22.0"}, {CUDNN: NumericResult("b", (1.002,), False)})
     found = comparison.compare([before], [after])
     assert found is not None
-    text = printed(numerics_table.changed_numerics(found))
+    text = printed(numerics_tables.changed_numerics(found))
     for word in ("0 equal, 1 changed", "cuDNN 9.19.0 -> 9.22.0", "2.0e-03", "not repeatable"):
         assert word in text
