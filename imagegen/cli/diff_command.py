@@ -104,15 +104,7 @@ def _lines(comparison: Difference) -> Iterator[str | Table]:
         ("config", comparison.config),
         ("copied files", comparison.files),
         ("overrides", comparison.overrides),
-        (
-            "runtime",
-            list(
-                filter(
-                    None,
-                    (comparison.base, comparison.interpreter, comparison.capabilities, comparison.driver),
-                )
-            ),
-        ),
+        ("runtime", comparison.runtime),
     ):
         if changes:
             yield f"\n{title}"

@@ -13,13 +13,13 @@ import pytest
 from tools import counts
 
 BUDGETS = {
-    "lines": 78_900,
-    "lines outside the libraries": 72_000,
-    "modules of several sections": 85,
+    "lines": 79_220,
+    "lines outside the libraries": 72_290,
+    "modules of several sections": 65,
     "functions above 60 lines": 2,
     "Callable parameters": 106,
     "late imports outside cli": 60,
-    "internal imports, p90": 15,
+    "internal imports, p90": 14,
 }
 
 

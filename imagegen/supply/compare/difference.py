@@ -104,10 +104,15 @@ class Difference:
     @property
     def empty(self) -> bool:
         """True if nothing differs, as far as both operands are known."""
-        several = (self.components, self.packages, self.debs, self.rebuilds, self.axes, self.env)
-        lists = (self.environments, self.config, self.files, self.overrides)
-        single = (self.base, self.interpreter, self.capabilities, self.driver)
-        return not any((*several, *lists)) and not any(single) and not (self.pull and (self.pull.new or self.pull.gone))
+        packages = (self.components, self.packages, self.debs, self.rebuilds)
+        settings = (self.environments, self.axes, self.env, self.config, self.files, self.overrides)
+        layers = self.pull and (self.pull.new or self.pull.gone)
+        return not any((*packages, *settings, self.runtime, layers))
+
+    @property
+    def runtime(self) -> list[Change]:
+        """Changes of the base, the interpreter, the GPUs and the driver."""
+        return [change for change in (self.base, self.interpreter, self.capabilities, self.driver) if change]
 
 
 def difference(before: DiffOperand, after: DiffOperand, facts: ComparisonFacts = ComparisonFacts()) -> Difference:
