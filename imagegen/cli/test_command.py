@@ -17,7 +17,7 @@ from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.run import numerics, smoke
 from imagegen.run.engine import Engine
-from imagegen.run.smoke import parts
+from imagegen.run.smoke import SmokeReport, parts
 
 
 @click.command("test")

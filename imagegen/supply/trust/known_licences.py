@@ -23,9 +23,9 @@ from imagegen.core.store.cache import Cache
 from imagegen.core.text import counted
 from imagegen.image.inventory.subjects import known_system
 from imagegen.image.layers import scan
+from imagegen.plan.index_metadata import wheel_metadata
 from imagegen.plan.lock.environments import distinct_wheels
 from imagegen.plan.lock.model import LOCAL, Lock, LockedWheel
-from imagegen.plan.index_metadata import wheel_metadata
 from imagegen.supply.trust.licences import KnownLicences
 
 _LICENCES = Cache("licence", Licence)
