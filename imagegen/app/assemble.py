@@ -17,7 +17,7 @@ from imagegen.core.text import counted
 from imagegen.image import layers
 from imagegen.image.layers import Image, LayerOrigin, LayerStack, RemoteLayers
 from imagegen.plan.lock import local_tags
-from imagegen.plan.lock.environments import parts, with_locks
+from imagegen.plan.lock.environments import with_locks
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 
@@ -34,7 +34,7 @@ def ensure_wheels(
     Raises LockError where these changed, and as `source_builds.ensure_wheels`.
     """
     require_unchanged_copies(session, cell, lock)
-    environments = parts(cell, lock)
+    environments = lock.by_cell(cell)
     if not any(locked.builds for _, locked in environments):
         return lock
     from imagegen.wheels.builds import compile as source_builds  # late, here and below: most locks compile nothing
@@ -52,7 +52,7 @@ def require_wheels(session: Session, cell: Cell, lock: Lock) -> Lock:
 
     Raises as `source_builds.require_wheels`.
     """
-    environments = parts(cell, lock)
+    environments = lock.by_cell(cell)
     if not any(locked.builds for _, locked in environments):
         return lock
     from imagegen.wheels.builds import compile as source_builds
@@ -123,7 +123,7 @@ def audit_lock(session: Session, cell: Cell, lock: Lock, *, audit: bool) -> tupl
     Raises AuditError.
     """
     if audit:
-        notes = [note for part in parts(cell, lock) if (note := audit_before_image(session, *part))]
+        notes = [note for part in lock.by_cell(cell) if (note := audit_before_image(session, *part))]
     else:
         skipped = f"NOTE: {cell.id} is not audited (--no-audit)."
         notes = [skipped, f"NOTE: `imagegen audit {cell.id}` reports what would not work."]

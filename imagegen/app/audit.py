@@ -29,7 +29,6 @@ from imagegen.image.inputs import tree_key
 from imagegen.image.inventory.subjects import cell_subject as subject
 from imagegen.image.layers.plan import LAYER_FORMAT, digest_of_json
 from imagegen.plan.lock import contents_hash
-from imagegen.plan.lock.environments import CombinedLock, parts
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix import api
 from imagegen.plan.matrix.api import PackageNames
@@ -128,11 +127,11 @@ def audit_report(lock: Lock, cell: Cell, store: Store) -> dict[str, Any] | None:
     """Return the audit's result as `AuditReport.as_dict` or, for several environments, `joined_reports` returns it;
     None if the lock was not audited.
     """
-    audited = [_AUDITS.get(store, _audit_key(environment_lock, part)) for part, environment_lock in parts(cell, lock)]
+    audited = [_AUDITS.get(store, _audit_key(environment_lock, part)) for part, environment_lock in lock.by_cell(cell)]
     reports = [result.report for result in audited if result]
     if len(reports) < len(audited):
         return None
-    if not isinstance(lock, CombinedLock):
+    if not lock.has_several:
         return reports[0]
     pairs = zip(lock.environments, reports, strict=True)
     return joined_reports(lock.cell, {environment.name: report for environment, report in pairs})

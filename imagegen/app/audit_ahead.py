@@ -22,7 +22,6 @@ from imagegen.audit.model import Package
 from imagegen.core.progress import Quiet
 from imagegen.image.inventory.subjects import SYSTEMS, stored_scans, system_key
 from imagegen.image.layers import scan
-from imagegen.plan.lock.environments import parts
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 
@@ -40,7 +39,7 @@ def audited_ahead(session: Session, cell: Cell, lock: Lock) -> Iterator[None]:
     It audits only if the store has the scans of nearly all wheels; the other scans come with the layers. An exception
     in the context ends the audit.
     """
-    audits = [(part, locked) for part, locked in parts(cell, lock) if _is_near(session, part, locked)]
+    audits = [(part, locked) for part, locked in lock.by_cell(cell) if _is_near(session, part, locked)]
     forked = _fork(session, audits) if audits else None
     if forked is None:
         yield

@@ -9,7 +9,6 @@ from pathlib import Path
 from imagegen.app.session import Session
 from imagegen.core.errors import ErrorList, IncompatibleError, LockError
 from imagegen.plan import lock
-from imagegen.plan.lock.environments import parts
 from imagegen.plan.lock.file import LockErrors
 from imagegen.plan.lock.model import LOCAL, Lock
 from imagegen.plan.matrix.model import Cell
@@ -61,7 +60,7 @@ def current_lock(session: Session, cell: Cell) -> Lock:
 def require_unchanged_sources(session: Session, locked: Lock, cell: Cell) -> None:
     """Raise LockError if sources on this disk changed, which no input of the lock covers."""
     require_unchanged_copies(session, cell, locked)
-    for part, environment_lock in parts(cell, locked):
+    for part, environment_lock in locked.by_cell(cell):
         if local := [
             build for build in environment_lock.builds if build.source.index == LOCAL
         ]:  # else no store is needed
@@ -70,7 +69,7 @@ def require_unchanged_sources(session: Session, locked: Lock, cell: Cell) -> Non
 
 def require_unchanged_copies(session: Session, cell: Cell, locked: Lock) -> None:
     """Raise LockError if copied files or patches differ from the lock's; else their contents are in the store."""
-    for part, environment_lock in parts(cell, locked):
+    for part, environment_lock in locked.by_cell(cell):
         _require_unchanged_copies(session, part, environment_lock)
 
 

@@ -7,7 +7,6 @@ import os
 
 from imagegen.app.session import Session
 from imagegen.core.deferred import dataclass
-from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 
@@ -40,7 +39,7 @@ def _inputs(session: Session, cell: Cell, lock: Lock) -> tuple[str, tuple[str | 
 
     Builds of earlier inputs are kept too, because a user may return to them.
     """
-    compiles = any(environment.lock.builds for environment in environments(lock))
+    compiles = any(environment.lock.builds for environment in lock.environments)
     inputs = None if compiles else session.digest_of_inputs(lock, cell)
     return f"{cell.id} {inputs}", (inputs, _codec())
 

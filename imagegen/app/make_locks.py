@@ -15,7 +15,7 @@ from imagegen.core.git import PackedTree
 from imagegen.core.text import counted, did_you_mean
 from imagegen.image import base, layers
 from imagegen.plan import lock
-from imagegen.plan.lock.environments import CombinedLock, combine, locked_environments, parts, shared_wheels
+from imagegen.plan.lock.environments import combine, locked_environments, shared_wheels
 from imagegen.plan.lock.model import Foundation, Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.plan.projects.stack import read_stack
@@ -84,7 +84,7 @@ def _lock_environments(session: Session, cell: Cell, options: LockOptions, *, re
         session.progress.say(f"{path}: {counted(len(locks), 'environment')}")
     else:
         session.progress.say(f"{path}: unchanged")
-    if isinstance(locked, CombinedLock):
+    if locked.has_several:
         session.progress.say(shared_wheels(locked).sentence)
     return LockedImage(cell, path, locked, changed)
 
@@ -195,7 +195,7 @@ def _recorded(session: Session, cell: Cell, locked: Lock) -> Lock:
     image = layers.assemble(whole, session.context_for(cell))
     record = layers.record_of(image)
     try:
-        for part, part_lock in parts(cell, replace(whole, record=record)):
+        for part, part_lock in replace(whole, record=record).by_cell(cell):
             if note := audit_before_image(session, part, part_lock):
                 session.progress.say(note)
     except AuditError as error:

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 from imagegen.core.config import Settings, mirror_name
 from imagegen.core.net import package_index
 from imagegen.core.store import Store
-from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.foundation import MIRROR, InterpreterArchive, LockedInterpreter, resolve_interpreter
 from imagegen.plan.lock.model import LOCAL, URL, Lock, LockedBuild, LockedSdist, LockedWheel
 from imagegen.plan.matrix.model import Cell, Requirement
@@ -33,7 +32,7 @@ def missing_of_lock(lock: Lock, store: Store, settings: Settings) -> tuple[str, 
         return ()
     sources = _Here(store, settings)
     return tuple(
-        dict.fromkeys(address for environment in environments(lock) for address in sources.of_lock(environment.lock))
+        dict.fromkeys(address for environment in lock.environments for address in sources.of_lock(environment.lock))
     )
 
 

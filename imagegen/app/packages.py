@@ -11,7 +11,6 @@ from packaging.version import Version
 from imagegen.app.session import Session
 from imagegen.audit.model import Licence
 from imagegen.core.net import package_index
-from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.model import LOCAL, Lock, LockedBuild, LockedFile, LockedWheel, reason
 from imagegen.plan.lock.uv_resolve import UPLOADS
 from imagegen.supply.compare.difference import rank
@@ -50,7 +49,7 @@ def packages_of(session: Session, locks: Iterable[Lock], licences: Mapping[str, 
     metadata; nothing is fetched. The locks may have the wheels of the wheelhouse instead of builds.
     """
     pins_by_source: dict[tuple[str, str, str], list[tuple[Lock, LockedWheel | LockedBuild]]] = {}
-    pinned = (replace(part.lock, cell=whole.cell) for whole in locks for part in environments(whole))
+    pinned = (replace(part.lock, cell=whole.cell) for whole in locks for part in whole.environments)
     for lock in pinned:
         for package in lock.packages:
             key = package.name, package.version, source_of(package)[0]
@@ -137,7 +136,7 @@ def pins_of(lock: Lock) -> tuple[tuple[Pin, ...], tuple[Pin, ...]]:
     If there are several environments, the packages of the default one come first. Packages that only another
     environment has, or has in another version, follow with the environment's name as prefix.
     """
-    default, *other_environments = environments(lock)
+    default, *other_environments = lock.environments
     versions = {package.name: package.release for package in default.lock.packages}
     prefixed = [("", package) for package in default.lock.packages]
     for other in other_environments:

@@ -20,7 +20,6 @@ from imagegen.app.session import Session
 from imagegen.core.data import parse_json
 from imagegen.core.errors import IncompatibleError, LockError
 from imagegen.core.text import counted
-from imagegen.plan.lock.environments import parts
 from imagegen.plan.matrix.model import Cell
 
 _PROGRAM = (sys.executable, "-P", "-c", "from imagegen.cli.main import main; main()")
@@ -147,7 +146,7 @@ def build_cells(session: Session, cells: Sequence[Cell], options: BuildOptions) 
     sizes: dict[str, int] = {}
     for cell in cells:
         try:
-            locks = [lock for _, lock in parts(cell, session.fresh_lock(cell))]
+            locks = [lock for _, lock in session.fresh_lock(cell).by_cell(cell)]
             files = {wheel.file.digest: wheel.file.estimate for lock in locks for wheel in lock.wheels}
             sizes[cell.id] = int(_DISK * sum(files.values()))
         except (LockError, IncompatibleError) as error:

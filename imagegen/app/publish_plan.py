@@ -15,7 +15,6 @@ from imagegen.core.text import counted
 from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.image.layers.sources import plan_layers, previously_built_layers
-from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.run.smoke_reports import SmokeRequirement, find_saved
@@ -117,7 +116,7 @@ def _tested(job: PublishJob, store: Store) -> str:
 
 
 def _unknown(job: PublishJob) -> Iterator[str]:
-    locks = [environment.lock for environment in environments(job.lock)]
+    locks = [environment.lock for environment in job.lock.environments]
     built = {wheel.build for lock in locks for wheel in lock.wheels if wheel.build}
     compiled = sorted({build.name for lock in locks for build in lock.builds if build.key not in built})
     if compiled and not job.lock.record:

@@ -334,13 +334,11 @@ class Session:
 
         Return None if one is not known, because the lock was made and not read.
         """
-        from imagegen.plan.lock.environments import parts  # late, as below
-
         read, digest = self._read.get(cell.id, (None, None))
         digests = [compiled.digest_of_code(), self.sources, digest if read is locked else None]
         digests += [
             self.digest_of_inputs(environment_lock, part)
-            for part, environment_lock in parts(cell, locked)
+            for part, environment_lock in locked.by_cell(cell)
             if environment_lock is not locked
         ]
         return compiled.digest_of(*filter(None, digests)) if all(digests) else None
@@ -372,18 +370,16 @@ class Session:
     def _check_environments(self, image_lock: Lock, cell: Cell) -> LockCheck:
         """Check the lock of an image with several environments, and the locks of their cells."""
         from imagegen.image import layers
-        from imagegen.plan.lock.environments import CombinedLock, parts
 
-        checked = {part.id: self.check_lock(locked, part) for part, locked in parts(cell, image_lock)}
-        moved = image_lock.moved if isinstance(image_lock, CombinedLock) else ()
+        checked = {part.id: self.check_lock(locked, part) for part, locked in image_lock.by_cell(cell)}
         stale, contradictions, edited = (
             tuple(f"{name}: {field}" for name, check in checked.items() for field in getattr(check, kind))
             for kind in ("stale", "contradictions", "edited")
         )
         if stale or contradictions or edited:
             return LockCheck(stale, contradictions, edited)
-        if moved:
-            return LockCheck(stale=tuple(f"environment {name}" for name in moved))
+        if image_lock.moved:
+            return LockCheck(stale=tuple(f"environment {name}" for name in image_lock.moved))
         if wrong := layers.record_contradictions(image_lock):
             return LockCheck(edited=wrong)
         verdicts = [result.verdict for result in checked.values() if result.verdict]
@@ -397,10 +393,9 @@ class Session:
         current = self.find_lock(cell)
         if current is None:
             self._missing_lock(cell)
-        from imagegen.plan.lock.environments import parts  # late: it is loaded where there is a lock
 
         self.require_sound(current, cell)
-        for part, locked in parts(cell, current):
+        for part, locked in current.by_cell(cell):
             self.require_own_packages(locked, part)
             self.require_unchanged_stack(locked, part)
         return current
@@ -424,9 +419,7 @@ class Session:
         checked = self.check_lock(image_lock, cell)
         self.require_unedited(checked, cell)
         if cell.environments:
-            from imagegen.plan.lock.environments import parts  # late, as above
-
-            for part, locked in parts(cell, image_lock):
+            for part, locked in image_lock.by_cell(cell):
                 self.require_sound(locked, part)
         elif checked.verdict:
             self._require_compatible(cell, checked.verdict)

@@ -22,7 +22,6 @@ from imagegen.image.inventory.subjects import scan_system
 from imagegen.image.layers import Layer, LayerOrigin, RemoteLayers, ensure_layers, resolve_layers
 from imagegen.image.layers.plan import LayerPlan
 from imagegen.image.layers.sources import LayerSource, from_image, plan_base
-from imagegen.plan.lock.environments import CombinedLock
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.supply.publish import prebuilt
@@ -54,7 +53,7 @@ def share_layers(
     Raises as `ensure_layers`, and PublishError, FetchError, TrustError.
     """
     absent = _absent(session, lock, remote)
-    if not absent or isinstance(lock, CombinedLock):
+    if not absent or lock.has_several:
         return remote
     overridden = {name for conflict in lock.file_conflicts for name in conflict.over}  # checked with all wheels at once
     apart = [part for part in absent if part.wheels and not overridden & {wheel.name for wheel in part.wheels}]

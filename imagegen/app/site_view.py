@@ -17,7 +17,6 @@ from imagegen.app.site_report import Audit, CellReport, SiteReport, Smoke
 from imagegen.app.states import MEANINGS, CellState, StateName
 from imagegen.core.text import counted
 from imagegen.image.layers import shared
-from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.model import Lock, main_versions
 from imagegen.plan.matrix.model import Cell, Rule
 
@@ -240,7 +239,7 @@ def _sheets(report: SiteReport) -> Iterable[CellPage]:
     for sheet in report.sheets:
         other_locks = [lock for lock in locks if lock.cell != sheet.lock.cell]
         chosen, needed = pins_of(sheet.lock)
-        environment_locks = environments(sheet.lock)
+        environment_locks = sheet.lock.environments
         yield CellPage(
             cell=sheet.cell,
             lock=sheet.lock,

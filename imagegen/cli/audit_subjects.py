@@ -113,9 +113,8 @@ def _cells(app: App, required: AuditArguments) -> Iterator[Audited]:
         )
     from imagegen.app.assemble import require_wheels
     from imagegen.image.inventory.subjects import cell_subject
-    from imagegen.plan.lock.environments import parts
 
-    pairs = [pair for cell in chosen for pair in parts(cell, app.fresh_lock(cell))]  # one for each environment
+    pairs = [pair for cell in chosen for pair in app.fresh_lock(cell).by_cell(cell)]  # one for each environment
     unique = {cell.id: (cell, require_wheels(app, cell, lock)) for cell, lock in pairs}
     for cell, lock in unique.values():
         yield cell_subject(lock, cell, app.context_for(cell)), lock_source(app.lock_path(cell))

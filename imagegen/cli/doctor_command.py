@@ -11,7 +11,6 @@ from imagegen.core.errors import EngineError, OptionConflictError
 from imagegen.core.oci import MACHINES
 from imagegen.incontainer.preflight.model import Image
 from imagegen.plan.lock import local_tags
-from imagegen.plan.lock.environments import parts
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix import model_types
 from imagegen.plan.matrix.model import Cell
@@ -108,7 +107,7 @@ def _measured(app: App, cell: Cell, lock: Lock | None) -> doctor.Measured:
             reason=f"nothing was measured, because {cell.id} has no lock (`imagegen lock {cell.id}`)"
         )
     tag = local_tags(lock)[1]
-    default, locked = parts(cell, lock)[0]
+    default, locked = lock.by_cell(cell)[0]
     try:
         with Engine.connect(app.settings, app.progress) as engine:
             if engine.image_digest(tag) is None:

@@ -13,7 +13,6 @@ from imagegen.core.context import Context
 from imagegen.core.progress import human
 from imagegen.core.registry.layout import place
 from imagegen.core.text import counted
-from imagegen.plan.lock.environments import parts
 from imagegen.supply import mirror, mirror_listing
 
 
@@ -39,7 +38,7 @@ def command(app: App, *, cell: str, destination: str, as_json: bool) -> None:
     for chosen in app.matrix.select(cell):
         locked = app.fresh_lock(chosen)
         require_unchanged_copies(app, chosen, locked)  # writes patches into the store
-        for part, lock in parts(chosen, locked):
+        for part, lock in locked.by_cell(chosen):
             mirror_listing.collect(lock, part.recipes, app.context_for(part))
             listings |= {listing.name: listing for listing in mirror_listing.listings(lock, app.store)}
     filled = mirror.fill(at, [*listings.values()], Context(app.store, app.settings, app.progress))

@@ -16,7 +16,7 @@ from imagegen.core.errors import LockError
 from imagegen.core.progress import human
 from imagegen.core.text import counted
 from imagegen.plan.lock import local_tags
-from imagegen.plan.lock.environments import CombinedLock, shared_wheels
+from imagegen.plan.lock.environments import shared_wheels
 from imagegen.plan.lock.model import LOCAL, Lock, LockedBuild, LockedCopy, LockedGit, LockedWheel, reason
 from imagegen.plan.matrix.model import Cell
 
@@ -61,14 +61,16 @@ def command(app: App, *, cell: str, size: bool, as_json: bool) -> None:
 
 def _as_dict(lock: Lock) -> dict[str, Any]:
     """Return the fields of a lock, or the lock of each environment if there are several."""
-    if isinstance(lock, CombinedLock):
+    if lock.has_several:
         rows = [dataclasses.asdict(environment) for environment in lock.environments]
         record = lock.record and dataclasses.asdict(lock.record)
         return {"cell": lock.cell, "image": lock.image, "environments": rows, "record": record}
-    return dataclasses.asdict(lock)
+    table = dataclasses.asdict(lock)
+    del table["several"], table["moved"]  # of several environments
+    return table
 
 
-def _show_environments(app: App, cell: Cell, lock: CombinedLock) -> None:
+def _show_environments(app: App, cell: Cell, lock: Lock) -> None:
     """Print the environments of an image, and the bytes that they share."""
     _show_header(app, cell)
     app.out.print(f"tag {local_tags(lock)[0]}")
@@ -122,7 +124,7 @@ def _show_header(app: App, cell: Cell) -> None:
 
 
 def _show(app: App, cell: Cell, lock: Lock) -> None:
-    if isinstance(lock, CombinedLock):
+    if lock.has_several:
         _show_environments(app, cell, lock)
         return
     _show_header(app, cell)

@@ -20,7 +20,6 @@ from imagegen.core.net import Client
 from imagegen.core.registry.layout import LayoutRepository
 from imagegen.core.text import shown
 from imagegen.image.inventory.archive import piped
-from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.file import dumps_attached
 from imagegen.supply.compare import rebuild, references
 from imagegen.supply.compare.verdict import ImageVerdict, StepResult, StepStatus
@@ -196,7 +195,7 @@ def _rebuild(
         cell = app.matrix.select_one(lock.cell)
         settings = app.settings_for(cell)
         if [environment.name for environment in cell.environments] != [
-            environment.name for environment in environments(lock) if environment.name
+            environment.name for environment in lock.environments if environment.name
         ]:
             cell = None  # the environments of the matrix have changed, so its recipes may not fit the lock
     except UsageError:  # a cell of another project has the indexes of the environment

@@ -90,8 +90,17 @@ def _refuse_key(_: Any) -> Any:
     raise ValueError("no file has this key")
 
 
-# In the annotation of a field that files do not hold: what a digest of the written form leaves out may not be read.
-UNWRITTEN = Check(_refuse_key, before=True)
+class _Unwritten:
+    """Makes pydantic refuse the key of a field, of whatever type, in a file."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_before_validator_function(_refuse_key, core_schema.any_schema())
+
+
+# In the annotation of a field that files do not have, since a digest of the written form does not cover it.
+UNWRITTEN = _Unwritten()
 
 
 def field_info(*keys: str, **options: Any) -> Any:

@@ -23,7 +23,6 @@ from imagegen.core.text import counted
 from imagegen.image import base
 from imagegen.image.interpreter import unpack
 from imagegen.plan.lock import foundation, patched, sdist
-from imagegen.plan.lock.environments import distinct_wheels
 from imagegen.plan.lock.foundation import BUILD_PLATFORM, LockedInterpreter, directory, interpreter_key, own_python
 from imagegen.plan.lock.model import (
     LOCAL,
@@ -74,7 +73,7 @@ def contents(lock: Lock) -> dict[str, str]:
 
 def project_files(lock: Lock) -> list[CopiedFile | WheelPatch]:
     """Return the files of the project whose contents the lock pins: copied ones, and patches of wheels."""
-    patches = [patch for wheel in distinct_wheels(lock) for patch in wheel.patches]
+    patches = [patch for wheel in lock.distinct_wheels for patch in wheel.patches]
     return [*(file for copy in lock.copies for file in copy.files), *patches]
 
 

@@ -29,7 +29,6 @@ from imagegen.incontainer.preflight.model import SEVERITIES, Finding, Image, Mac
 from imagegen.incontainer.preflight.probe import probe
 from imagegen.incontainer.preflight.program import answer, start
 from imagegen.incontainer.preflight.table import CHECKS, Check, Row, always, examine, rows
-from imagegen.plan.lock.environments import distinct_wheels, parts
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell, Rule
 from imagegen.plan.matrix.model_types import Models
@@ -97,7 +96,7 @@ def facts_of(cell: Cell, lock: Lock | None, rules: Iterable[Rule]) -> Image:
     All environments work with the driver; the packages are from the default environment.
     """
     if lock:
-        facts_by_part = [(part, facts_of_lock(part_lock, part.base.glibc)) for part, part_lock in parts(cell, lock)]
+        facts_by_part = [(part, facts_of_lock(part_lock, part.base.glibc)) for part, part_lock in lock.by_cell(cell)]
     else:
         facts_by_part = [
             (part, facts_of_cell(part)) for part in [environment.cell for environment in cell.environments] or [cell]
@@ -114,7 +113,7 @@ def examine_host(settings: Settings, image: Image, lock: Lock | None = None) -> 
     if machine.driver or machine.gpus:
         machine = machine._replace(probe=probe(os.environ))
     info, refusal = _engine(settings)
-    wheels = sum(wheel.file.estimate for wheel in distinct_wheels(lock)) if lock else 0
+    wheels = sum(wheel.file.estimate for wheel in lock.distinct_wheels) if lock else 0
     checks = (
         Check("engine", lambda *_: refusal, "a Docker engine responds and is suitable", always, _HOST),
         Check(

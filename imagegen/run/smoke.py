@@ -20,8 +20,7 @@ from imagegen.core.progress import Progress
 from imagegen.core.types import PREFIX, SEARCH_PATHS
 from imagegen.incontainer import SMOKE
 from imagegen.incontainer.smoke.table import Check, applicable
-from imagegen.plan.lock.environments import CombinedLock, LockedEnvironment, environments
-from imagegen.plan.lock.model import Lock
+from imagegen.plan.lock.model import Lock, LockedEnvironment
 from imagegen.plan.matrix.model import Declarations
 
 STATUSES = ("pass", "skip", "fail", "crash")
@@ -234,8 +233,8 @@ def run(
     A failure inside the container is a result. Raises EngineError if no container can be started or the engine fails;
     that is no result of the image.
     """
-    if not isinstance(lock, CombinedLock):
-        (only_environment,) = environments(lock)
+    if not lock.has_several:
+        (only_environment,) = lock.environments
         return _run(engine, ref, only_environment, declared, require_gpu=require_gpu, progress=progress, only=only)
     reports = [
         run_in_environment(

@@ -15,7 +15,6 @@ from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.image.layers.plan import digest_of_json
 from imagegen.incontainer.smoke.table import applicable
-from imagegen.plan.lock.environments import CombinedLock, environments
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Declarations
 from imagegen.run.smoke import SmokeConditions, SmokeReport, check_name, files, files_for, parts, spec
@@ -56,7 +55,7 @@ def programs_digest(lock: Lock, declared: Declarations) -> str:
 
     If an image has several environments, the digest covers the files of all.
     """
-    if isinstance(lock, CombinedLock):
+    if lock.has_several:
         programs_by_environment = {
             environment.name: files_for(environment, declared.environments[environment.name])
             for environment in lock.environments
@@ -128,7 +127,7 @@ def _gpu_checks(lock: Lock) -> frozenset[str]:
     """Return the checks that must run on a GPU; checks for several GPUs are skipped on many hosts."""
     return frozenset(
         check_name(environment.name, check.name)
-        for environment in environments(lock)
+        for environment in lock.environments
         for check in (applicable(parts(environment.lock)) if environment.lock.gpu else ())
         if check.device == "cuda" and check.gpus == 1
     )

@@ -33,7 +33,7 @@ from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.plan.lock import builds
 from imagegen.plan.lock.builds import BuiltWheel
-from imagegen.plan.lock.environments import environments, with_locks
+from imagegen.plan.lock.environments import with_locks
 from imagegen.plan.lock.model import Lock, LockedBuild
 from imagegen.wheels import naming
 
@@ -69,7 +69,7 @@ def with_local_wheels(lock: Lock, store: Store) -> tuple[Lock, list[LockedBuild]
     If the lock has several environments, each of their locks is changed by itself.
     """
     locks, missing = [], []
-    for environment in environments(lock):
+    for environment in lock.environments:
         lacking = missing_builds(environment.lock, store)
         locks.append(
             environment.lock

@@ -17,7 +17,6 @@ from imagegen.core.store import Store
 from imagegen.image.layers import Image
 from imagegen.image.layers.assemble import compare_with_record, record_contradictions, record_of
 from imagegen.image.layers.scan import OwnershipErrors
-from imagegen.plan.lock.environments import CombinedLock
 from imagegen.plan.lock.model import Lock
 from imagegen.supply.export import read_tree
 from imagegen.supply.export.squashfs import write_tar
@@ -36,7 +35,7 @@ FILES = {
 }
 
 
-def environments_of(store: Store, tmp_path: Path) -> CombinedLock:
+def environments_of(store: Store, tmp_path: Path) -> Lock:
     shared = locked(store, tmp_path, "shared", FILES)
     old = locked(store, tmp_path, "other", {"other.py": b"VERSION = 1\n"})
     new = locked(store, tmp_path, "other", {"other.py": b"VERSION = 2\n"})

@@ -20,7 +20,6 @@ from imagegen.core.progress import Quiet
 from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.plan.lock import dumps, read
-from imagegen.plan.lock.environments import distinct_wheels, parts
 from imagegen.plan.lock.model import Record
 from imagegen.run.doctor import facts_of
 from imagegen.run.smoke import CheckResult, SmokeReport
@@ -216,7 +215,7 @@ def test_doctor_demands_a_driver_that_all_environments_work_with(project: Projec
     session = session_of(project)
     cell = session.matrix.select_one("engines")
     lock = session.fresh_lock(cell)
-    required = [facts_of(part, each, session.matrix.rules).driver for part, each in parts(cell, lock)]
+    required = [facts_of(part, each, session.matrix.rules).driver for part, each in lock.by_cell(cell)]
     for found in (facts_of(cell, lock, session.matrix.rules), facts_of(cell, None, session.matrix.rules)):
         assert (found.cell, found.driver) == (CELL, max(filter(None, required), key=Version))
     (diagnosis,) = json.loads(project.call("doctor", "engines", "--json").stdout)
@@ -355,7 +354,7 @@ def test_a_mirror_lists_the_files_of_all_environments_each_once(
     session = session_of(project)
     lock = session.fresh_lock(session.matrix.select_one("engines"))
     held = {blob.digest for each in filled for _, blob in each.files}
-    fetched = {wheel.file.digest for wheel in distinct_wheels(lock) if not wheel.sdist}
+    fetched = {wheel.file.digest for wheel in lock.distinct_wheels if not wheel.sdist}
     assert fetched | {deb.digest for deb in lock.debs} <= held
 
 

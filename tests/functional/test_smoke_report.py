@@ -24,8 +24,7 @@ from imagegen.core.errors import ContainerError, EngineError, NoGpuError, Output
 from imagegen.core.progress import Quiet
 from imagegen.incontainer import SMOKE
 from imagegen.incontainer.smoke.table import CHECKS, applicable
-from imagegen.plan.lock.environments import LockedEnvironment
-from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedGpus, LockedWheel
+from imagegen.plan.lock.model import Lock, LockedBase, LockedEnvironment, LockedFile, LockedGpus, LockedWheel
 from imagegen.plan.matrix.model import Declarations, EnvVar
 from imagegen.run import smoke
 from imagegen.run.smoke import (

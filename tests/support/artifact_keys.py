@@ -30,7 +30,6 @@ from imagegen.image.layers import gzip_layers, layer, plan, scan, sources
 from imagegen.image.layers.assemble import _memory_key, record_contradictions, recorded_image
 from imagegen.image.layers.image import base_image, description
 from imagegen.plan.lock import builds, dumps, dumps_attached, inputs_hash, local_tags, sdist
-from imagegen.plan.lock.environments import CombinedLock, distinct_wheels, environments
 from imagegen.plan.lock.file import contents_hash
 from imagegen.plan.lock.foundation import interpreter_key
 from imagegen.plan.lock.model import Lock, LockedBuild, LockedWheel
@@ -133,7 +132,7 @@ def _foundation(lock: Lock) -> dict[str, list[str]]:
 
 
 def _wheel_keys(lock: Lock) -> dict[str, list[str]]:
-    wheels = distinct_wheels(lock)
+    wheels = lock.distinct_wheels
     python = lock.python
     workshop = inputs.sdist_builder(lock.foundation, cast("Context", SimpleNamespace(store=None, progress=Quiet())))
     built = [wheel for wheel in wheels if wheel.sdist]
@@ -157,7 +156,7 @@ def _wheel_keys(lock: Lock) -> dict[str, list[str]]:
 
 
 def _build_keys(lock: Lock) -> dict[str, list[str]]:
-    locked = [(each.lock, build) for each in environments(lock) for build in each.lock.builds]
+    locked = [(each.lock, build) for each in lock.environments for build in each.lock.builds]
     return {
         "builder": [builds.builder()] if locked else [],
         "builds": [build.key for _, build in locked],
@@ -167,7 +166,7 @@ def _build_keys(lock: Lock) -> dict[str, list[str]]:
         "build costs": [build_environment._key(build) for _, build in locked],
         "build archives of commits": [_archive_key(build) for _, build in locked if build.git],
         "build toolchains": [
-            line for each in environments(lock) if each.lock.builds for line in _toolchain_lines(each.lock)
+            line for each in lock.environments if each.lock.builds for line in _toolchain_lines(each.lock)
         ],
     }
 
@@ -216,7 +215,7 @@ def _image_keys(lock: Lock) -> dict[str, list[str]]:
 
 
 def _dockerfile_keys(lock: Lock) -> dict[str, list[str]]:
-    if isinstance(lock, CombinedLock):
+    if lock.has_several:
         return {}
     rendered = dockerfile.render(lock, local_tags(lock)[0])
     return {
@@ -227,14 +226,14 @@ def _dockerfile_keys(lock: Lock) -> dict[str, list[str]]:
 
 
 def _check_keys(lock: Lock, declarations: Declarations) -> dict[str, list[str]]:
-    several = isinstance(lock, CombinedLock)
+    several = lock.has_several
     programs = smoke_reports.programs_digest(lock, declarations)
     passed = smoke_reports.PassedSmokeReport(_IMAGE, programs, True, {})
     conditions = SimpleNamespace(identity="an engine")
     return {
         "audit": [
             _audit_key(each.lock, declarations.environments[each.name] if several else declarations)
-            for each in environments(lock)
+            for each in lock.environments
         ],
         "smoke programs": [programs],
         "smoke reports": [smoke_reports._key(_IMAGE, programs, gpu) for gpu in (False, True)],
@@ -248,7 +247,7 @@ def _audit_key(lock: Lock, declarations: Declarations) -> str:
 
 
 def _lock_at(lock: Lock, prefix: str) -> Lock:
-    return next(each.lock for each in environments(lock) if each.prefix == prefix)
+    return next(each.lock for each in lock.environments if each.prefix == prefix)
 
 
 def _identity(wheel: LockedWheel) -> str:

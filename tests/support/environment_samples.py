@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from imagegen.core.types import PREFIX
-from imagegen.plan.lock.environments import CombinedLock, LockedEnvironment, combine
-from imagegen.plan.lock.model import Lock
+from imagegen.plan.lock.environments import combine
+from imagegen.plan.lock.model import Lock, LockedEnvironment
 from imagegen.plan.matrix.prefix import VENVS
 
 
-def combined(locks: Mapping[str, Lock]) -> CombinedLock:
+def combined(locks: Mapping[str, Lock]) -> Lock:
     """Join locks by the name of their environments, of which the first is the default one."""
     default = next(iter(locks))
     names = [default, *sorted(locks.keys() - {default})]

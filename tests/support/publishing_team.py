@@ -25,7 +25,6 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image.layers import layer
 from imagegen.image.layers.sources import previously_built_layers
-from imagegen.plan.lock.environments import CombinedLock
 from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedWheel
 from imagegen.plan.matrix.model import Cell, Declarations
 from imagegen.run import smoke
@@ -79,7 +78,7 @@ def team_at(registry: Writable, engines: Engines, tmp_path: Path, monkeypatch: p
 def cell_of(lock: Lock) -> Cell:
     """The cell of a lock: as CELL but for its name and platform."""
     more: dict[str, object] = {"id": lock.cell, "axes": lock.axes, "image": lock.image}
-    if isinstance(lock, CombinedLock):
+    if lock.has_several:
         found = [(each.name, cell_of(each.lock)) for each in lock.environments]
         more["environments"] = [SimpleNamespace(name=name, cell=cell) for name, cell in found]
         more["declarations"] = Declarations(environments={name: cell.declarations for name, cell in found})

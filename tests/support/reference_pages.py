@@ -203,8 +203,13 @@ def _publish() -> str:
     return _page("publish.yaml", "`imagegen/supply/trust/project.py`", text, rest)
 
 
+_TYPES = {"type", "$ref", "anyOf", "const", "enum"}  # keys of a JSON schema that has a type
+
+
 def _lock() -> str:
     schema = TypeAdapter(Lock).json_schema()
+    for table in (schema, *schema["$defs"].values()):  # a field that no file has takes any value
+        table["properties"] = {key: value for key, value in table["properties"].items() if value.keys() & _TYPES}
     for definition in schema["$defs"].values():
         definition["properties"] = _with_inlined(definition["properties"], schema)
     version = {"version": {"type": "integer"}}

@@ -33,7 +33,6 @@ import pytest
 from imagegen.app.session import Session
 from imagegen.core.compiled import ResultCache
 from imagegen.core.progress import Quiet
-from imagegen.plan.lock.environments import CombinedLock
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Declarations
 from tests.support.artifact_keys import artifact_keys, layer_lines, matrix_keys, summary
@@ -70,5 +69,5 @@ def _section(name: str, keys: Mapping[str, list[str]], lock: Lock) -> list[str]:
 
 
 def _declarations(lock: Lock) -> Declarations:
-    names = [environment.name for environment in lock.environments] if isinstance(lock, CombinedLock) else []
+    names = [environment.name for environment in lock.environments] if lock.has_several else []
     return Declarations(imports={"numpy": ("numpy",)}, environments={name: Declarations() for name in names})

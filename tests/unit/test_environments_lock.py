@@ -16,7 +16,7 @@ from imagegen.image.layers.image import labels
 from imagegen.image.layers.plan import HEAVY, plan, support_files, support_links
 from imagegen.image.layers.sources import plan_layers
 from imagegen.plan.lock import dumps, dumps_attached, inputs_hash, loads_attached, loads_combined
-from imagegen.plan.lock.environments import environments, shared_wheels, with_locks
+from imagegen.plan.lock.environments import shared_wheels, with_locks
 from imagegen.plan.lock.file import LockErrors
 from imagegen.plan.lock.model import LOCAL, FileConflict, Lock, LockedGpus, LockedWheel
 from imagegen.plan.matrix.model import EnvVar
@@ -114,7 +114,7 @@ def test_every_environment_has_each_of_its_wheels_in_one_layer(found: list[list[
     lock = combined({f"e{number}": lock_of(*each) for number, each in enumerate(found)})
     parts = plan(lock)
     assert len({part.name for part in parts}) == len({part.key for part in parts}) == len(parts)
-    for each in environments(lock):
+    for each in lock.environments:
         held = [wheel for part in parts if each.prefix in part.prefixes for wheel in part.wheels]
         assert sorted(held, key=lambda wheel: wheel.name) == list(each.lock.wheels)
     digests = [each.file.sha256 for part in parts for each in part.wheels]

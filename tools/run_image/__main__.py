@@ -16,7 +16,6 @@ from imagegen.core.progress import human
 from imagegen.core.store.images import require_new
 from imagegen.image import layers
 from imagegen.incontainer.smoke.table import applicable
-from imagegen.plan.lock.environments import environments
 from imagegen.run import numerics
 from imagegen.run.smoke import parts
 from imagegen.run.smoke_reports import SmokeRequirement, passed_report, save_passed_report
@@ -117,7 +116,7 @@ def read(app: App, *, cell: str, file: Path, require_gpu: bool, measure: bool, a
         fix = f"`python -m tools.run_image export {chosen.id}` builds it"
         raise SmokeError(f"{chosen.id} was not built on this machine", code="smoke-not-built", fix=fix)
     required = SmokeRequirement.of(image, lock, chosen.declarations, require_gpu=require_gpu)
-    checks = {environment.name: applicable(parts(environment.lock), names) for environment in environments(lock)}
+    checks = {environment.name: applicable(parts(environment.lock), names) for environment in lock.environments}
     report = read_results(file, required, checks, chosen.id)
     if measure:
         numerics.remember(app.store, image, report)

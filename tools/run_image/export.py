@@ -26,7 +26,6 @@ from imagegen.core.store import Store
 from imagegen.core.store.images import filling
 from imagegen.image.layers import Image
 from imagegen.incontainer.smoke.table import applicable
-from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Declarations
 from imagegen.run.smoke import activation, files_for, parts
@@ -109,7 +108,7 @@ def _fields(entry: Entry) -> dict[str, Any]:
 def described_environments(lock: Lock, declared: Declarations) -> list[dict[str, Any]]:
     """Return the environments for JSON: name, the words that run a program in it, its checks, and their files."""
     documents = []
-    for environment in environments(lock):
+    for environment in lock.environments:
         programs = files_for(environment, declared.environments[environment.name] if environment.name else declared)
         documents.append(
             {

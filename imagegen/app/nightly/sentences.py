@@ -9,7 +9,7 @@ from imagegen.app.nightly.changes import short_inputs
 from imagegen.app.nightly.propose import Proposal
 from imagegen.core.text import counted
 from imagegen.plan.lock import inputs_hash
-from imagegen.plan.lock.environments import CombinedFile, CombinedLock
+from imagegen.plan.lock.environments import CombinedFile
 from imagegen.plan.lock.model import Lock
 from imagegen.supply.compare import wording
 from imagegen.supply.compare.difference import ComparisonFacts, difference, pairs
@@ -46,7 +46,7 @@ def _moved_before(file: CombinedFile | None, before: Lock) -> Iterator[str]:
 
     The lock that `file` names is not in the project then, so nothing can be compared with it.
     """
-    if not (file and isinstance(before, CombinedLock)):
+    if not (file and before.has_several):
         return
     rows = {row.name: row for row in file.environments}
     locks = {environment.name: environment.lock for environment in before.environments}

@@ -23,7 +23,6 @@ from imagegen.core.net import Client
 from imagegen.image import base
 from imagegen.image.base import LockedBase
 from imagegen.plan import lock
-from imagegen.plan.lock.environments import CombinedLock
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.wheels.resolve.options import LockOptions
@@ -77,7 +76,7 @@ def propose_joined(session: Session, as_of: str, before: Lock | None, cell: Cell
     """
     locks = [current_lock(session, environment.cell) for environment in cell.environments]
     combined = session.find_lock(cell)
-    if isinstance(combined, CombinedLock) and not combined.moved:
+    if combined and combined.has_several and not combined.moved:
         return Proposal(cell, as_of, combined, combined)
     file = lock.loads_combined(session.lock_text(cell), session.lock_path(cell)) if combined else None
     return Proposal(cell, as_of, before or combined, join_locks(session, cell, locks), file=file)

@@ -30,7 +30,6 @@ from imagegen.image.inventory.tree import Environment, FileTree, environment_of_
 from imagegen.image.layers import loader, scan
 from imagegen.image.layers.loader import LoaderLibrary
 from imagegen.image.layers.plan import digest_of_json
-from imagegen.plan.lock.environments import distinct_wheels
 from imagegen.plan.lock.model import Lock, LockedWheel
 from imagegen.plan.matrix.model import Cell
 
@@ -61,7 +60,7 @@ def import_scans(locked: Lock, store: Store, keys: Container[str], bring: Callab
 
 def _keys(locked: Lock) -> Iterator[tuple[BlobCache, str]]:
     """Yield cache and key of every record that an audit of the cell reads."""
-    for wheel in distinct_wheels(locked):
+    for wheel in locked.distinct_wheels:
         yield scan.SCANS, scan.scan_key(wheel, locked.python)
     yield SYSTEMS, system_key(locked)
 

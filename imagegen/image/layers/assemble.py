@@ -52,7 +52,6 @@ from imagegen.image.layers.sources import (
     resolve_layers,
 )
 from imagegen.plan.lock import contents_hash
-from imagegen.plan.lock.environments import CombinedLock, distinct_wheels, environment_at, environments
 from imagegen.plan.lock.model import Lock, LockedWheel, Record, RecordedLayer
 
 _IMAGES = Cache("image", Record)
@@ -268,7 +267,7 @@ def trim_heap() -> None:
 
 def _make_layer(part: LayerPlan, lock: Lock, store: Store, compiler: Compiler) -> Layer:
     if part.wheels:
-        return wheels_layer(store, part, environment_at(lock, part.prefixes[0]).lock, compiler)
+        return wheels_layer(store, part, lock.environment_at(part.prefixes[0]).lock, compiler)
     if part.name == FILES:
         return files_layer(store, part, lock)
     if part.name == SUPPORT:
@@ -322,7 +321,7 @@ def keep_record(new: Lock, previous: Lock) -> Lock:
     itself is returned where a layer or a compiled wheel would be another. Of several environments with wheels that are
     not compiled yet, keys are not known: there the record is kept only where the locks of their cells are the same.
     """
-    if isinstance(previous, CombinedLock) and previous.moved and _is_uncompiled(new):
+    if previous.moved and _is_uncompiled(new):
         return new
     if previous.record is None or previous.record.layer_format != LAYER_FORMAT or new.builds != previous.builds:
         return new
@@ -332,7 +331,7 @@ def keep_record(new: Lock, previous: Lock) -> Lock:
 
 
 def _is_uncompiled(lock: Lock) -> bool:
-    return any(has_uncompiled(environment.lock) for environment in environments(lock))
+    return any(has_uncompiled(environment.lock) for environment in lock.environments)
 
 
 def record_contradictions(lock: Lock) -> tuple[str, ...]:
@@ -345,7 +344,7 @@ def record_contradictions(lock: Lock) -> tuple[str, ...]:
     record = lock.record
     if record is None or record.layer_format != LAYER_FORMAT:
         return ()
-    if isinstance(lock, CombinedLock) and _is_uncompiled(lock):
+    if lock.has_several and _is_uncompiled(lock):
         return () if recorded_image(lock).digest == record.digest else ("record.digest",)
     uncompiled = {build.name for build in lock.builds} - {wheel.name for wheel in lock.wheels}
     unknown = uncompiled | {group_of(name) for name in uncompiled} | ({LOADER} if uncompiled else set())
@@ -400,7 +399,7 @@ def has_uncompiled(lock: Lock) -> bool:
 
 def package_sizes(lock: Lock, store: Store) -> tuple[Size, ...]:
     """The wheels, the heaviest on a disk first; byte-code that is compiled for the image is not counted."""
-    wheels = distinct_wheels(lock)
+    wheels = lock.distinct_wheels
     names = Counter(wheel.name for wheel in wheels)  # environments may have several versions
     sizes = [
         Size(

@@ -32,7 +32,6 @@ from imagegen.image.layers.codec import CODEC, GZIP
 from imagegen.image.layers.layer import Layer, PrintableName
 from imagegen.image.layers.plan import ENTRYPOINT, ENV, WORKDIR, base_environment, locked_variables
 from imagegen.plan.lock import dumps_attached, inputs_hash
-from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.model import Lock, main_versions, title
 
 if TYPE_CHECKING:
@@ -226,7 +225,7 @@ def labels(lock: Lock) -> dict[str, str]:
         **{f"{LABEL}version.{name}": version for name, version in main_versions(lock).items()},
         **{
             f"{LABEL}environment.{named_environment.name}": named_environment.prefix
-            for named_environment in environments(lock)
+            for named_environment in lock.environments
             if named_environment.name
         },
         **{label.name: label.value for label in lock.labels},

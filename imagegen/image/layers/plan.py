@@ -23,9 +23,8 @@ from imagegen.image import base
 from imagegen.image.inputs import tree_key
 from imagegen.incontainer.preflight.model import Image as ImageFacts
 from imagegen.incontainer.preflight.model import image_to_json
-from imagegen.plan.lock.environments import CombinedLock, LockedEnvironment, environments
 from imagegen.plan.lock.foundation import interpreter_key
-from imagegen.plan.lock.model import LOCAL, Lock, LockedWheel
+from imagegen.plan.lock.model import LOCAL, Lock, LockedEnvironment, LockedWheel
 from imagegen.plan.matrix.model import EnvVar, cuda_version
 
 ROOT = "/opt/imagegen"
@@ -82,7 +81,7 @@ def support_files(lock: Lock) -> tuple[SupportFile, ...]:
         SupportFile(CONSTRAINTS, constraints(lock).encode()),
         SupportFile(f"{ROOT}/image.json", facts.encode()),
     ]
-    if isinstance(lock, CombinedLock):
+    if lock.has_several:
         files += [file for environment in lock.environments for file in _files_of_environment(environment)]
     return tuple(sorted(files, key=lambda file: file.path))
 
@@ -134,7 +133,7 @@ def support_links(lock: Lock) -> dict[str, str]:
     loader finds the libraries of PRELOADED. Where several environments have it, both find the first one's.
     """
     links = dict(LINKS)
-    for environment in reversed(environments(lock)):
+    for environment in reversed(lock.environments):
         links |= _toolkit_links(environment.lock, environment.prefix)
     return links
 
@@ -238,7 +237,7 @@ class _Placed(NamedTuple):
 
 def _placed(lock: Lock) -> list[_Placed]:
     """Return the wheels of all environments of the lock, each once where its files are the same."""
-    all_environments = environments(lock)
+    all_environments = lock.environments
     if len(all_environments) == 1:
         return [_Placed(wheel, all_environments) for wheel in all_environments[0].lock.wheels]
     by_key: dict[str, _Placed] = {}
@@ -261,7 +260,7 @@ def plan(lock: Lock) -> tuple[LayerPlan, ...]:
     They are skeleton, heavy wheels, groups of light ones, support, and what changes most: the project's own
     packages, and copied files; last the loader's cache, which depends on all of them.
     """
-    all_environments = environments(lock)
+    all_environments = lock.environments
     prefixes = tuple(environment.prefix for environment in all_environments)
     placed = _placed(lock)
     shared = [wheel for wheel in placed if wheel.wheel.file.index != LOCAL]

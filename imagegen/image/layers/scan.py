@@ -22,7 +22,6 @@ from imagegen.core.errors import ErrorGroup, WheelError
 from imagegen.core.store import Store
 from imagegen.core.store.cache import BlobCache, Cache, StoredBlob
 from imagegen.image.layers.plan import LAYER_FORMAT, digest_of_json
-from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.model import FileConflict, Lock, LockedWheel
 
 SCANS = BlobCache("facts")
@@ -182,7 +181,7 @@ def losers(lock: Lock, contents: Mapping[str, Contents]) -> dict[str, frozenset[
 
 def check(store: Store, lock: Lock) -> None:
     """Raise OwnershipErrors as `losers` does. A wheel that no layer of this store was made of must be in the store."""
-    for environment in environments(lock):
+    for environment in lock.environments:
         losers(environment.lock, {wheel.name: table(store, wheel, lock.python) for wheel in environment.lock.wheels})
 
 

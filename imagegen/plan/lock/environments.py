@@ -12,34 +12,12 @@ from imagegen.core import types as t
 from imagegen.core.deferred import dataclass
 from imagegen.core.progress import human
 from imagegen.core.types import PREFIX
-from imagegen.plan.lock.model import Lock, LockedCopy, LockedGpus, Record
+from imagegen.plan.lock.model import Lock, LockedCopy, LockedEnvironment, LockedGpus, Record
 from imagegen.plan.lock.tables import LockedWheel, LockTable
 from imagegen.plan.matrix.model import Cell, CellEnvironment
 from imagegen.plan.matrix.prefix import VENVS
 
 _NAMED = 3  # wheels in a sentence
-
-
-@dataclass(frozen=True)
-class LockedEnvironment:
-    """An environment of an image. The packages of a cell's lock are installed below `prefix`."""
-
-    name: str  # "" where the image has only one
-    because: str
-    prefix: str
-    lock: Lock
-
-
-@dataclass(frozen=True, kw_only=True)
-class CombinedLock(Lock):
-    """The lock of an image with several environments.
-
-    Base, interpreter, settings and packages come from the default environment, copied files from all environments.
-    GPUs and driver are the ones that all environments support.
-    """
-
-    environments: tuple[LockedEnvironment, ...]  # the default one first, the others by name
-    moved: tuple[str, ...] = ()  # names of environments whose row in the file differs from their lock
 
 
 @dataclass(frozen=True)
@@ -58,7 +36,7 @@ class CombinedFile(LockTable):
 
     cell: t.Word
     image: t.Word
-    environments: Annotated[tuple[EnvironmentRow, ...], t.field_info("environment")]  # in the order of CombinedLock
+    environments: Annotated[tuple[EnvironmentRow, ...], t.field_info("environment")]  # the default one first
     record: Record | None = None
 
 
@@ -67,25 +45,6 @@ class AttachedFile(CombinedFile):
     """A lock of an image with several environments, with the locks of their cells; it is attached to the image."""
 
     locks: Annotated[tuple[Lock, ...], t.field_info("locked")]  # without records, in the order of `environments`
-
-
-def environments(lock: Lock) -> tuple[LockedEnvironment, ...]:
-    """Return the environments of the lock's image, the default one first."""
-    if isinstance(lock, CombinedLock):
-        return lock.environments
-    return (LockedEnvironment("", "", PREFIX, lock),)
-
-
-def distinct_wheels(lock: Lock) -> tuple[LockedWheel, ...]:
-    """Return the wheels of all environments, each file once, in their order."""
-    return tuple(
-        {wheel.file.digest: wheel for environment in environments(lock) for wheel in environment.lock.wheels}.values()
-    )
-
-
-def environment_at(lock: Lock, prefix: str) -> LockedEnvironment:
-    """Return the environment of the lock's image with this prefix."""
-    return next(environment for environment in environments(lock) if environment.prefix == prefix)
 
 
 def locked_environments(
@@ -99,17 +58,7 @@ def locked_environments(
     )
 
 
-def parts(cell: Cell, lock: Lock) -> list[tuple[Cell, Lock]]:
-    """Return cell and lock of each environment, the default one first; `cell` and `lock` where there is only one."""
-    if not isinstance(lock, CombinedLock):
-        return [(cell, lock)]
-    return [
-        (environment.cell, locked.lock)
-        for environment, locked in zip(cell.environments, lock.environments, strict=True)
-    ]
-
-
-def join(cell: Cell, file: CombinedFile, locks: Sequence[Lock]) -> CombinedLock:
+def join(cell: Cell, file: CombinedFile, locks: Sequence[Lock]) -> Lock:
     """Return the lock of a cell with several environments, from its file and the locks of their cells, in their order.
 
     `moved` names the environments whose row in the file differs from cell and lock, or that only the file has.
@@ -126,24 +75,25 @@ def join(cell: Cell, file: CombinedFile, locks: Sequence[Lock]) -> CombinedLock:
 
 def combine(
     cell: str, image: str, locked: Sequence[LockedEnvironment], record: Record | None, moved: tuple[str, ...] = ()
-) -> CombinedLock:
+) -> Lock:
     """Join the locks of environments, of which the default one is the first."""
     locks = [environment.lock for environment in locked]
-    default = {name: getattr(locks[0], name) for name in Lock.__dataclass_fields__}
-    joined = {
-        "cell": cell,
-        "image": image,
-        "as_of": max(lock.as_of for lock in locks),
-        "copies": _copies(locks),
-        "gpu": _gpus(locks),
-        "record": record,
-    }
-    return CombinedLock(**default | joined, environments=tuple(locked), moved=moved)
+    return replace(
+        locks[0],
+        cell=cell,
+        image=image,
+        as_of=max(lock.as_of for lock in locks),
+        copies=_copies(locks),
+        gpu=_gpus(locks),
+        record=record,
+        several=tuple(locked),
+        moved=moved,
+    )
 
 
 def with_locks(lock: Lock, locks: Sequence[Lock]) -> Lock:
     """Return the lock with other locks of its environments, in their order; the only one where it is of one."""
-    if not isinstance(lock, CombinedLock):
+    if not lock.has_several:
         return locks[0]
     if all(environment.lock is other for environment, other in zip(lock.environments, locks, strict=True)):
         return lock
@@ -190,7 +140,7 @@ class SharedWheels:
         return f"wheels of {human(self.total)}, {self.ratio:.2f} times the wheels of {self.cell}{differing}"
 
 
-def shared_wheels(lock: CombinedLock) -> SharedWheels:
+def shared_wheels(lock: Lock) -> SharedWheels:
     """Compare the wheels of all environments with the wheels of the largest one."""
     wheels_by_environment = {
         environment.name: {wheel.file.digest: wheel for wheel in environment.lock.wheels}

@@ -18,17 +18,8 @@ from imagegen.core import data
 from imagegen.core.errors import MOST, ErrorGroup, ErrorList, ImagegenError, Location, LockError
 from imagegen.core.oci import canonical_json, digest_of
 from imagegen.core.types import explain_mismatch
-from imagegen.plan.lock.environments import (
-    AttachedFile,
-    CombinedFile,
-    CombinedLock,
-    EnvironmentRow,
-    LockedEnvironment,
-    combine,
-    environments,
-    locked_environments,
-)
-from imagegen.plan.lock.model import LOCK_VERSION, Lock
+from imagegen.plan.lock.environments import AttachedFile, CombinedFile, EnvironmentRow, combine, locked_environments
+from imagegen.plan.lock.model import LOCK_VERSION, Lock, LockedEnvironment
 from imagegen.plan.lock.tables import to_table
 
 if TYPE_CHECKING:
@@ -137,7 +128,7 @@ def loads_with(text: str, locks: Sequence[Lock], path: Path | str = "<lock>") ->
     return _joined(loads_combined(text, path), locks, path) if locks else loads(text, path)
 
 
-def _joined(file: CombinedFile, locks: Sequence[Lock], path: Path | str) -> CombinedLock:
+def _joined(file: CombinedFile, locks: Sequence[Lock], path: Path | str) -> Lock:
     """Join locks as the file names them. Raises LockError if one is not the named lock."""
     names = [row.name for row in file.environments]
     if not locks or len(locks) != len(names) or len(set(names)) != len(names):
@@ -194,12 +185,12 @@ def dumps(lock: Lock) -> str:
     Raises LockErrors for a lock that could not be read back.
     """
     head = f"# What image {lock.image} is made of, cell {lock.cell}: written by `imagegen lock`, not by hand.\n"
-    if isinstance(lock, CombinedLock):
+    if lock.has_several:
         head += "# `lock` is the digest of what the lock of that cell pins; the first environment is the default.\n"
     else:
         head += "# Sizes are bytes; `path` is a hint for where an index keeps the file, its sha256 decides.\n"
     text = head + "\n".join(_render(lock_table(lock), ())) + "\n"
-    (loads_combined if isinstance(lock, CombinedLock) else loads)(text, f"lock of {lock.cell}")
+    (loads_combined if lock.has_several else loads)(text, f"lock of {lock.cell}")
     return text
 
 
@@ -208,7 +199,7 @@ def dumps_attached(lock: Lock) -> str:
 
     Raises LockErrors for a lock that could not be read back.
     """
-    if not isinstance(lock, CombinedLock):
+    if not lock.has_several:
         return dumps(lock)
     locked = [lock_table(replace(environment.lock, record=None)) for environment in lock.environments]
     for table in locked:
@@ -222,7 +213,7 @@ def lock_table(lock: Lock | CombinedFile) -> dict[str, Any]:
     """Return the file's tables, without wheels that a source build made, since the file has the build."""
     if isinstance(lock, CombinedFile):
         return {"version": LOCK_VERSION, **to_table(lock)}
-    if isinstance(lock, CombinedLock):
+    if lock.has_several:
         rows = tuple(map(row_of, lock.environments))
         return lock_table(CombinedFile(cell=lock.cell, image=lock.image, environments=rows, record=lock.record))
     wheels = tuple(wheel for wheel in lock.wheels if wheel.build is None)
@@ -259,7 +250,7 @@ def local_tags(lock: Lock) -> tuple[str, str]:
 
 def contents_hash(lock: Lock) -> str:
     """Return the inputs hash with the bytes of compiled wheels: one key may have given others on another machine."""
-    wheels = [wheel for environment in environments(lock) for wheel in environment.lock.wheels]
+    wheels = [wheel for environment in lock.environments for wheel in environment.lock.wheels]
     compiled = [[wheel.name, wheel.file.sha256] for wheel in wheels if wheel.build]
     return digest_of(json.dumps([inputs_hash(lock), compiled]).encode()) if compiled else inputs_hash(lock)
 

@@ -13,6 +13,7 @@ from typing import Annotated
 
 from imagegen.core import types as t
 from imagegen.core.deferred import dataclass
+from imagegen.core.types import PREFIX
 from imagegen.plan.lock.foundation import (
     InterpreterArchive,
     LockedArchive,
@@ -41,6 +42,7 @@ from imagegen.plan.lock.tables import (
     archive_name,
 )
 from imagegen.plan.matrix.model import (
+    Cell,
     ConfigField,
     EnvVar,
     ExposedPort,
@@ -68,6 +70,7 @@ __all__ = [
     "LockedBuild",
     "LockedCopy",
     "LockedDeb",
+    "LockedEnvironment",
     "LockedFile",
     "LockedGit",
     "LockedGpus",
@@ -137,9 +140,23 @@ class Foundation:
     added: LockedPackages | None = None  # None also if the base has all requested packages
 
 
+@dataclass(frozen=True)
+class LockedEnvironment:
+    """An environment of an image. The packages of a cell's lock are installed below `prefix`."""
+
+    name: str  # "" if the image has only one
+    because: str
+    prefix: str
+    lock: Lock
+
+
 @dataclass(frozen=True, kw_only=True)
 class Lock(LockTable):
-    """A lock file; the order of the fields is the file's."""
+    """A lock file; the order of the fields is the file's.
+
+    If an image has several environments, base, interpreter, settings and packages come from the default environment,
+    copied files from all environments. GPUs and driver are the ones that all environments support.
+    """
 
     cell: t.Word
     image: t.Word
@@ -166,6 +183,36 @@ class Lock(LockTable):
     gpu: LockedGpus | None = None
     file_conflicts: Annotated[tuple[FileConflict, ...], t.field_info("file-conflict")] = ()  # sorted by rule
     record: Record | None = None
+    several: Annotated[tuple[LockedEnvironment, ...], t.UNWRITTEN] = ()  # if there are several, the default one first
+    # Names of environments whose row in the image's lock file differs from their lock
+    moved: Annotated[tuple[str, ...], t.UNWRITTEN] = ()
+
+    @property
+    def has_several(self) -> bool:
+        """Return whether the image has several environments."""
+        return bool(self.several)
+
+    @property
+    def environments(self) -> tuple[LockedEnvironment, ...]:
+        """The environments of the image, the default one first."""
+        return self.several or (LockedEnvironment("", "", PREFIX, self),)
+
+    @property
+    def distinct_wheels(self) -> tuple[LockedWheel, ...]:
+        """The wheels of all environments, each file once, in their order."""
+        wheels = (wheel for environment in self.environments for wheel in environment.lock.wheels)
+        return tuple({wheel.file.digest: wheel for wheel in wheels}.values())
+
+    def environment_at(self, prefix: str) -> LockedEnvironment:
+        """Return the environment with this prefix."""
+        return next(environment for environment in self.environments if environment.prefix == prefix)
+
+    def by_cell(self, cell: Cell) -> list[tuple[Cell, Lock]]:
+        """Return cell and lock of each environment, the default one first; `cell` is the image's."""
+        if not self.several:
+            return [(cell, self)]
+        pairs = zip(cell.environments, self.several, strict=True)
+        return [(environment.cell, locked.lock) for environment, locked in pairs]
 
     @property
     def platform(self) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 from imagegen.core.data import parse_json
 from imagegen.core.text import counted
 from imagegen.plan.lock import inputs_hash
-from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.model import Lock
 from imagegen.run import numerics
 from imagegen.supply.compare.image_bytes import ReadImage
@@ -61,7 +60,7 @@ def _layers(
 def _sbom(title: str, predicate: dict[str, Any], image: ReadImage, lock: Lock | None, _: Sequence[str]) -> StepResult:
     if lock is None:
         return StepResult(title, StepStatus.UNCHECKED, "there is no lock to compare it with")
-    compiled = {build.name for environment in environments(lock) for build in environment.lock.builds}
+    compiled = {build.name for environment in lock.environments for build in environment.lock.builds}
     required = parse_json(sbom(lock, image.digest, KnownLicences()))
     debs = lock.base.content is None  # a lock does not list the Debian packages of a registry base
     expected, attached = (_comparable(bom, compiled, debs=debs) for bom in (required, predicate))

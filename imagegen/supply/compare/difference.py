@@ -15,7 +15,6 @@ from packaging.version import Version
 from imagegen.core.oci import MACHINES
 from imagegen.core.types import parse_requirement
 from imagegen.plan.distributions import version_key
-from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.model import MAIN, Lock, LockedBuild, LockedWheel
 from imagegen.plan.matrix import metadata
 from imagegen.supply.compare.operands import ComparedLayer, DiffOperand
@@ -152,7 +151,7 @@ def pairs(before: Lock, after: Lock) -> list[tuple[str, Lock, Lock]]:
 
     The default environments are first, then the environments that both locks name.
     """
-    old_locks, new_locks = ({item.name: item.lock for item in environments(lock)} for lock in (before, after))
+    old_locks, new_locks = ({item.name: item.lock for item in lock.environments} for lock in (before, after))
     (old_default, *_), (new_default, *named) = old_locks.values(), new_locks
     return [("", old_default, new_locks[new_default])] + [
         (f"{name}: ", old_locks[name], new_locks[name]) for name in named if name in old_locks
@@ -174,7 +173,7 @@ def _changed_in_environments(
 
 
 def _cells(lock: Lock) -> dict[str, str]:
-    return {environment.name: environment.lock.cell for environment in environments(lock) if environment.name}
+    return {environment.name: environment.lock.cell for environment in lock.environments if environment.name}
 
 
 def _variables(lock: Lock) -> dict[str, str]:
@@ -408,7 +407,7 @@ def _rebuild_reasons(build: LockedBuild, before: Lock, after: Lock) -> tuple[str
 
 
 def _keys(lock: Lock | None) -> set[str]:
-    return {build.key for environment in environments(lock) for build in environment.lock.builds} if lock else set()
+    return {build.key for environment in lock.environments for build in environment.lock.builds} if lock else set()
 
 
 def _pull(

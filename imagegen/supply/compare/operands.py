@@ -11,7 +11,6 @@ from imagegen.image.layers import environment as image_environment
 from imagegen.image.layers.image import LABEL
 from imagegen.image.layers.plan import plan
 from imagegen.image.layers.sources import from_image, plan_above_base
-from imagegen.plan.lock.environments import distinct_wheels, environments
 from imagegen.plan.lock.model import Lock, main_versions
 from imagegen.run.numerics import Fingerprint
 
@@ -112,7 +111,7 @@ def _lock_layers(lock: Lock) -> tuple[ComparedLayer, ...]:
         ComparedLayer(layer.name, layer.key, None, sum(wheel.file.estimate for wheel in layer.wheels))
         for layer in plan(lock)
     ]
-    compiled = {wheel.build for wheel in distinct_wheels(lock)}
-    builds = {build.key: build for environment in environments(lock) for build in environment.lock.builds}
+    compiled = {wheel.build for wheel in lock.distinct_wheels}
+    builds = {build.key: build for environment in lock.environments for build in environment.lock.builds}
     missing = [ComparedLayer(build.name, key, None, None) for key, build in builds.items() if key not in compiled]
     return (*bottom, *stack, *missing)

@@ -24,7 +24,7 @@ from imagegen.image.inventory.archive import Plain
 from imagegen.image.inventory.layers import Stream
 from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.plan import plan
-from imagegen.plan.lock.environments import environments, parts, with_locks
+from imagegen.plan.lock.environments import with_locks
 from imagegen.plan.lock.model import Lock
 from imagegen.plan.matrix.model import Cell
 from imagegen.supply.compare.causes import Clue, likely_cause
@@ -78,9 +78,9 @@ def rebuild_image(
         _copy_project_files(lock, near, store)
         context = Context(store, replace(settings, store=store.root), progress)
         if cell:
-            locks = [ensure_wheels(lock_part, part, gpus, context) for part, lock_part in parts(cell, lock)]
+            locks = [ensure_wheels(lock_part, part, gpus, context) for part, lock_part in lock.by_cell(cell)]
         else:
-            locks = [require_wheels(environment.lock, context) for environment in environments(lock)]
+            locks = [require_wheels(environment.lock, context) for environment in lock.environments]
         whole = with_locks(lock, locks)
         yield whole, layers.assemble(whole, context), store
 

@@ -27,7 +27,6 @@ from imagegen.core.text import did_you_mean
 from imagegen.image.layers import layer_sizes
 from imagegen.image.layers.image import LABEL
 from imagegen.plan import lock as locks
-from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.file import loads, loads_attached, loads_with, named_cells
 from imagegen.plan.lock.model import Lock
 from imagegen.run.numerics import Fingerprint
@@ -268,7 +267,7 @@ def _load_with_cells(text: str, where: str, cell_texts: Mapping[str, str], sourc
 
 def _unpacked(lock: Lock, store: Store) -> int | None:
     """Return the bytes on a disk; None if this store has not built all layers."""
-    if any(environment.lock.builds for environment in environments(lock)):
+    if any(environment.lock.builds for environment in lock.environments):
         return None
     sizes = [size.unpacked for size in layer_sizes(lock, store)]
     return None if None in sizes else sum(size or 0 for size in sizes)

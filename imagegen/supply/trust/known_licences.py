@@ -24,7 +24,6 @@ from imagegen.core.text import counted
 from imagegen.image.inventory.subjects import known_system
 from imagegen.image.layers import scan
 from imagegen.plan.index_metadata import wheel_metadata
-from imagegen.plan.lock.environments import distinct_wheels
 from imagegen.plan.lock.model import LOCAL, Lock, LockedWheel
 from imagegen.supply.trust.licences import KnownLicences
 
@@ -36,7 +35,7 @@ def read_known_licences(lock: Lock, context: Context) -> KnownLicences:
     """Return the licences in the store and on the indexes; unknown ones are missing. Wheels are not fetched."""
     licences = with_system(lock, stored_licences([lock], context.store), context.store)
     missing = [
-        wheel for wheel in distinct_wheels(lock) if wheel.file.sha256 not in licences.wheels and _is_served(wheel)
+        wheel for wheel in lock.distinct_wheels if wheel.file.sha256 not in licences.wheels and _is_served(wheel)
     ]
     if not missing:
         return licences
@@ -48,7 +47,7 @@ def read_known_licences(lock: Lock, context: Context) -> KnownLicences:
 
 def stored_licences(locks: Iterable[Lock], store: Store) -> dict[str, Licence]:
     """Return the licences of wheels in the store, which come from scans or from an index, by the wheel's sha256."""
-    wheels = {(wheel.file.sha256, lock.python): wheel for lock in locks for wheel in distinct_wheels(lock)}
+    wheels = {(wheel.file.sha256, lock.python): wheel for lock in locks for wheel in lock.distinct_wheels}
     licences: dict[str, Licence] = {}
     for (sha256, python), wheel in wheels.items():  # a wheel may be scanned for only one of several Pythons
         if sha256 not in licences and (licence := _recorded(wheel, python, store)):

@@ -17,7 +17,6 @@ from imagegen.core import registry
 from imagegen.core.oci import digest_of
 from imagegen.core.text import redact
 from imagegen.plan.lock import contents_hash, inputs_hash
-from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.model import Lock, LockedBuild, LockedFile, LockedGit, LockedWheel
 from imagegen.supply.trust import package_url
 from imagegen.supply.trust.source_commit import SourceCommit
@@ -91,7 +90,7 @@ def _dependencies(lock: Lock, source: SourceCommit | None) -> Iterator[dict[str,
     for deb in lock.debs:
         yield {"uri": package_url.deb(deb, base.suite), "digest": {"sha256": deb.sha256}}
     seen = set()
-    locks = [environment.lock for environment in environments(lock)]
+    locks = [environment.lock for environment in lock.environments]
     wheels = (wheel for part in locks for wheel in _wheel_inputs(part.wheels))
     sources = (source_file for part in locks for build in part.builds for source_file in _build_inputs(build))
     for dependency in (*wheels, *sources):

@@ -15,7 +15,6 @@ from packaging.specifiers import SpecifierSet
 
 from imagegen.audit.model import Licence
 from imagegen.core import registry
-from imagegen.plan.lock.environments import distinct_wheels, environments
 from imagegen.plan.lock.model import Lock, LockedBuild, LockedWheel
 from imagegen.supply.trust.licences import KnownLicences, data, wheel_terms
 
@@ -40,7 +39,7 @@ def find_restrictions(lock: Lock, licences: KnownLicences) -> tuple[Restriction,
     """Return the licences in a lock that restrict redistribution; empty if none is known."""
     restrictions = []
     for entry in data("restricted")["licences"]:
-        packages = (package for environment in environments(lock) for package in environment.lock.packages)
+        packages = (package for environment in lock.environments for package in environment.lock.packages)
         covered = (package for package in packages if _covers(entry, package))
         covers = list(dict.fromkeys(f"{package.name} {package.version}" for package in covered))
         if _image(lock) in entry.get("images", ()):
@@ -64,7 +63,7 @@ def _covers(entry: Mapping[str, Any], package: LockedWheel | LockedBuild) -> boo
 def _proprietary(lock: Lock, stated: Mapping[str, Licence]) -> Iterator[Restriction]:
     """Yield restrictions of proprietary packages that the data does not list, since their terms are not known."""
     entries = [*data("restricted")["licences"], *data("restricted")["open"]]
-    for wheel in distinct_wheels(lock):
+    for wheel in lock.distinct_wheels:
         words = list(_words(stated.get(wheel.file.sha256, Licence())))
         if any(map(_PROPRIETARY.search, words)) and not any(_covers(entry, wheel) for entry in entries):
             asks = ("imagegen's data does not cover its terms: read them before others can pull the image",)

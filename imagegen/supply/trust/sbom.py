@@ -17,7 +17,6 @@ from imagegen.core import registry
 from imagegen.core.text import redact
 from imagegen.core.types import Submodule
 from imagegen.plan.lock import contents_hash, inputs_hash
-from imagegen.plan.lock.environments import environments
 from imagegen.plan.lock.foundation import LockedDeb
 from imagegen.plan.lock.model import (
     Lock,
@@ -72,7 +71,7 @@ def _stacks(lock: Lock, licences: KnownLicences) -> Iterator[tuple[Lock, dict[st
     and other bytes, such as a patched wheel and its original, have different references.
     """
     shared: dict[str, Component] = {}
-    for environment in environments(lock):
+    for environment in lock.environments:
         stack = {package.name: _package(environment.lock, package, licences) for package in environment.lock.packages}
         for name, component in stack.items():
             if environment.name:
@@ -102,7 +101,7 @@ def _image(lock: Lock, digest: str) -> Component:
             "inputs": inputs_hash(lock),
             **{
                 f"environment:{environment.name}": f"{environment.lock.cell} at {environment.prefix}"
-                for environment in environments(lock)
+                for environment in lock.environments
                 if environment.name
             },
             **{f"axis:{name}": value for name, value in lock.axes.items()},
