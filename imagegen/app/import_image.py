@@ -28,7 +28,8 @@ from imagegen.image.inventory.freeze import InstalledDistribution, distributions
 from imagegen.image.inventory.layers import LayeredTree
 from imagegen.image.inventory.tree import FileTree
 from imagegen.image.layers.plan import ENTRYPOINT, ENV, WORKDIR
-from imagegen.plan.matrix.model import Base, ConfigName
+from imagegen.plan.matrix.foundation import Base
+from imagegen.plan.matrix.model import ConfigName
 from imagegen.plan.projects import entry
 from imagegen.plan.projects.model import COMMIT, OWN_PACKAGE, Omission, PackagePin, Recovered, malformed
 from imagegen.plan.projects.names import describes_base

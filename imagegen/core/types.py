@@ -86,6 +86,18 @@ class Check:
         return core_schema.no_info_after_validator_function(self._function, handler(source))
 
 
+class Written:
+    """The type of a field in a file, and the function that returns the field's value for one of that type."""
+
+    def __init__(self, written: Any, convert: Callable[[Any], Any]) -> None:
+        self._written, self._convert = written, convert
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_after_validator_function(self._convert, handler.generate_schema(self._written))
+
+
 def _refuse_key(_: Any) -> Any:
     raise ValueError("no file has this key")
 
@@ -112,6 +124,9 @@ def field_info(*keys: str, **options: Any) -> Any:
 
     alias = {"alias": keys[0]} if len(keys) == 1 else {"validation_alias": AliasChoices(*keys)} if keys else {}
     return Field(**alias, **options)
+
+
+EMPTY: dict[str, Any] = {"json_schema_extra": {"default": {}}}  # for a field whose default is an empty mapping
 
 
 def doc(description: str, **options: Any) -> Any:
@@ -535,6 +550,7 @@ class MatrixEntry(Part):
     """The base class of a matrix file's named entries. The first field is the name, which is the entry's key there."""
 
     REQUIRED: ClassVar[tuple[str, ...]] = ()  # fields that a file must have, and a program need not
+    UNWRITTEN: ClassVar[tuple[str, ...]] = ()  # fields that a file cannot have
 
     override: InitVar[Annotated[Flag, doc("Replaces the entry of this name from an earlier directory.")]] = field(
         default=False, kw_only=True
@@ -543,8 +559,8 @@ class MatrixEntry(Part):
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Callable[[Any], Any]) -> Any:
         schema = handler(source)
-        reference, name = schema.pop("ref"), fields(cls)[0].name
-        written = [item for item in schema["schema"]["fields"] if item["name"] != name]
+        reference, unwritten = schema.pop("ref"), (fields(cls)[0].name, *cls.UNWRITTEN)
+        written = [item for item in schema["schema"]["fields"] if item["name"] not in unwritten]
         for item in written:
             if item["name"] in cls.REQUIRED:
                 item["schema"] = item["schema"]["schema"]  # without the default

@@ -15,7 +15,7 @@ from imagegen.core.deferred import dataclass
 from imagegen.core.errors import LockError
 from imagegen.core.net import package_index
 from imagegen.core.oci import MACHINES
-from imagegen.plan.matrix.model import Base
+from imagegen.plan.matrix.foundation import Base
 
 if TYPE_CHECKING:
     from packaging.tags import Tag

@@ -16,7 +16,7 @@ from imagegen.image.base.apt import list_name, parse_release, parse_uris, resolv
 from imagegen.image.base.fetch import mirrors, parse_targets, roots
 from imagegen.plan.distributions import archive_at, release
 from imagegen.plan.lock.foundation import LockedDeb
-from imagegen.plan.matrix.model import Base
+from imagegen.plan.matrix.foundation import Base
 from tests.support.errors import raises
 from tests.support.timing import within
 

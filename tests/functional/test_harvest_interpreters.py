@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from imagegen.cli import main
 from imagegen.plan import matrix
-from imagegen.plan.matrix.model import InterpreterFile
+from imagegen.plan.matrix.foundation import InterpreterFile
 from tests.support.http_server import Loopback
 from tests.support.matrix_samples import SHIPPED
 from tools.harvest.__main__ import command

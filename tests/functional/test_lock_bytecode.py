@@ -14,7 +14,7 @@ from imagegen.image.inputs import bytecode_base, contents
 from imagegen.plan.lock import dumps
 from imagegen.plan.lock.file import loads
 from imagegen.plan.lock.model import Lock, LockedBase
-from imagegen.plan.matrix.model import Base
+from imagegen.plan.matrix.foundation import Base
 from imagegen.supply.mirror_listing import listings
 from tests.support.lock_samples import LOCK, deb
 from tests.support.lock_workspace import Workspace

@@ -22,7 +22,8 @@ from imagegen.plan.lock import contradictions, dumps, fetch_sources, stale
 from imagegen.plan.lock.file import loads
 from imagegen.plan.lock.model import LockedBase, LockedDeb, LockedGit
 from imagegen.plan.lock.recipes import Compiled, against, choose_release, environment, require_tools
-from imagegen.plan.matrix.model import Component, EnvVar, InterpreterFile, Requirement, Rule
+from imagegen.plan.matrix.foundation import InterpreterFile
+from imagegen.plan.matrix.model import Component, EnvVar, Requirement, Rule
 from imagegen.plan.matrix.recipe import Architectures, Commit, LocalSource, Patch, Recipe, SdistFile
 from imagegen.wheels.catalogue import Catalogue, CatalogueRelease, KnownFile
 from imagegen.wheels.offers import Candidate, Offer, WheelSource

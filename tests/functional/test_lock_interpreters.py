@@ -28,7 +28,7 @@ from imagegen.plan.lock import foundation
 from imagegen.plan.lock.file import loads
 from imagegen.plan.lock.foundation import InterpreterArchive, LockedInterpreter, own_python, resolve_interpreter
 from imagegen.plan.lock.model import Foundation, Lock, LockedDeb
-from imagegen.plan.matrix.model import Interpreter, InterpreterFile
+from imagegen.plan.matrix.foundation import Interpreter, InterpreterFile
 from imagegen.supply import mirror, mirror_listing
 from tests.support import lock_samples
 from tests.support.interpreter_archives import SOUND, archive

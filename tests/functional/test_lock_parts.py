@@ -18,7 +18,8 @@ from imagegen.image.inputs import contents, fetch
 from imagegen.plan.lock import contradictions, dumps, read, stale, write
 from imagegen.plan.lock.file import loads
 from imagegen.plan.lock.model import Lock, LockedGit
-from imagegen.plan.matrix.model import Base, Component, GitSource, Index, Requirement, Sdist
+from imagegen.plan.matrix.foundation import Base
+from imagegen.plan.matrix.model import Component, GitSource, Index, Requirement, Sdist
 from tests.support.errors import raises
 from tests.support.git_server import Bare, GitServer
 from tests.support.lock_workspace import LATER, Workspace

@@ -21,7 +21,7 @@ from imagegen.core.errors import EngineError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image import base
-from imagegen.plan.matrix.model import Base
+from imagegen.plan.matrix.foundation import Base
 from imagegen.run.engine import Engine
 from tests.support import cosign
 from tests.support.machines import Built, Debian, Place, built_in, copy_tree, plain_in, private_engine

@@ -27,7 +27,8 @@ from imagegen.plan import lock
 from imagegen.plan.lock.builds import keyed
 from imagegen.plan.lock.foundation import LockedBase
 from imagegen.plan.lock.model import Lock, LockedBuild, LockedFile, LockedWheel
-from imagegen.plan.matrix.model import Base, Cell
+from imagegen.plan.matrix.foundation import Base
+from imagegen.plan.matrix.model import Cell
 from imagegen.plan.matrix.recipe import Cost, Recipe, SdistFile
 from imagegen.run.engine import Engine
 from imagegen.wheels import wheelhouse

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from imagegen.plan.lock.foundation import InterpreterArchive, LockedInterpreter
-from imagegen.plan.matrix.model import Interpreter
+from imagegen.plan.matrix.foundation import Interpreter
 
 DEBIAN = Interpreter("debian12-3.11", "3.11", "/usr/bin/python3.11", ("debian12",))
 LOCKED = LockedInterpreter("debian12-3.11", "3.11.2", "/usr/bin/python3.11")

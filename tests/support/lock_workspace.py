@@ -12,7 +12,8 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.plan.lock import pack_own_packages
 from imagegen.plan.lock.model import Lock, LockedBase, LockedDeb, LockedFile, LockedWheel
-from imagegen.plan.matrix.model import Base, Cell, Component, Index, Requirement
+from imagegen.plan.matrix.foundation import Base
+from imagegen.plan.matrix.model import Cell, Component, Index, Requirement
 from imagegen.wheels.find import WheelRequirement
 from imagegen.wheels.offers import Candidate, WheelSource
 from imagegen.wheels.resolve.options import LockOptions

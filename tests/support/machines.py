@@ -20,7 +20,8 @@ from imagegen.image import base
 from imagegen.plan import lock, matrix
 from imagegen.plan.lock import local_tags
 from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import Base, Declarations
+from imagegen.plan.matrix.foundation import Base
+from imagegen.plan.matrix.model import Declarations
 from tests.support import command_line
 from tools.engine.private import PrivateEngine, engine_of
 from tools.run_image.__main__ import command as run_image

@@ -14,7 +14,8 @@ from imagegen.core.context import Context
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.plan.lock.model import Lock, LockedBase
-from imagegen.plan.matrix.model import Base, Cell, Component, Index, Requirement, Rule
+from imagegen.plan.matrix.foundation import Base
+from imagegen.plan.matrix.model import Cell, Component, Index, Requirement, Rule
 from imagegen.wheels.resolve.options import LockOptions
 from imagegen.wheels.resolve.stages import LockRequest, lock_cell
 from tests.support.interpreters import DEBIAN, LOCKED

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from imagegen.plan.matrix.model import NgcImage
+from imagegen.plan.matrix.foundation import NgcImage
 from imagegen.plan.rules import (
     Fact,
     MetadataCache,

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from imagegen.core.types import Gpu
 from imagegen.plan.matrix import Rule
-from imagegen.plan.matrix.model import Base, Cell, Component, EnvVar, GitSource, Override, Requirement, Sdist
+from imagegen.plan.matrix.foundation import Base
+from imagegen.plan.matrix.model import Cell, Component, EnvVar, GitSource, Override, Requirement, Sdist
 from imagegen.plan.rules import PlatformChoices, cell_answers, explain, facts_of_cell, suggest
 from imagegen.plan.rules.evaluate import evaluate_cell
 from imagegen.plan.rules.facts import extras_of

@@ -24,7 +24,8 @@ from imagegen.plan.lock.model import (
     LockedSdist,
     LockedWheel,
 )
-from imagegen.plan.matrix.model import Base, Cell, EnvVar
+from imagegen.plan.matrix.foundation import Base
+from imagegen.plan.matrix.model import Cell, EnvVar
 from tests.support.errors import raises
 from tests.support.interpreters import DEBIAN
 from tests.support.lock_samples import LOCK, A, C, locks, wheel

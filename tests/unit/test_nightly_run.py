@@ -18,7 +18,8 @@ from imagegen.core.context import Context
 from imagegen.core.errors import SmokeError
 from imagegen.plan import lock
 from imagegen.plan.lock.model import Record
-from imagegen.plan.matrix.model import Base, Cell
+from imagegen.plan.matrix.foundation import Base
+from imagegen.plan.matrix.model import Cell
 from imagegen.supply.compare.difference import ComparisonFacts
 from tests.support.errors import raises
 from tests.support.nightly_project import RECORD, Toy

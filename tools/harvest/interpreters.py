@@ -21,7 +21,7 @@ from imagegen.core.net import Client
 from imagegen.core.oci import PLATFORMS
 from imagegen.core.text import redact
 from imagegen.plan.lock.foundation import DOWNLOADS, MIRROR
-from imagegen.plan.matrix.model import InterpreterFile
+from imagegen.plan.matrix.foundation import InterpreterFile
 
 FILE = "interpreters.yaml"
 _SUMS = "SHA256SUMS"

@@ -36,7 +36,7 @@ from imagegen.image.base.fetch import (
 from imagegen.image.base.image import inside, read_inside
 from imagegen.plan.distributions import DebianRelease, archive_at, archives, release
 from imagegen.plan.lock.foundation import LockedArchive, LockedBase, LockedDeb, LockedPackages
-from imagegen.plan.matrix.model import Base
+from imagegen.plan.matrix.foundation import Base
 
 _OF_HOST = ("Acquire::Check-Valid-Until", "Acquire::Check-Date", "Acquire::http", "Acquire::https")
 _CONFIGURATION = """\

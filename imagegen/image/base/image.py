@@ -33,7 +33,7 @@ from imagegen.core.registry.reference import variable
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.plan.lock.foundation import LockedBase
-from imagegen.plan.matrix.model import Base
+from imagegen.plan.matrix.foundation import Base
 
 # The layers of an image, one over the other, as a file tree. They are hostile: nothing is ever written outside.
 #

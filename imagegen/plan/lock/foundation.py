@@ -22,8 +22,7 @@ from imagegen.core.text import redact
 from imagegen.plan.distributions import archive_at
 from imagegen.plan.distributions import archives as named_archives
 from imagegen.plan.lock.tables import LockTable, inline
-from imagegen.plan.matrix.interpreters import prefix
-from imagegen.plan.matrix.model import Interpreter
+from imagegen.plan.matrix.foundation import Interpreter, interpreter_prefix
 
 _nest_config = inline(config=("env", "entrypoint", "command", "user", "directory"), required=True)
 
@@ -152,8 +151,9 @@ class LockedInterpreter(LockTable):
     def check(self) -> None:
         if (self.release is None) != (self.file is None):
             raise ValueError("a standalone interpreter has release, file, sha256 and url, another none of them")
-        if self.file and self.path != f"{prefix(self.minor)}/bin/python{self.minor}":
-            raise ValueError(f"a standalone Python {self.version} lies in {prefix(self.minor)}, not at {self.path}")
+        prefix = interpreter_prefix(self.minor)
+        if self.file and self.path != f"{prefix}/bin/python{self.minor}":
+            raise ValueError(f"a standalone Python {self.version} lies in {prefix}, not at {self.path}")
         if self.file and not t.names_file(self.file.url, self.file.filename):
             raise ValueError(f"{self.file.url} is not the address of {self.file.filename}")
 

@@ -17,17 +17,8 @@ from imagegen.core.errors import Location, UsageError
 from imagegen.core.text import did_you_mean
 from imagegen.core.types import Gpu
 from imagegen.plan.matrix.builds import Builds
-from imagegen.plan.matrix.model import (
-    Cell,
-    Component,
-    Index,
-    Interpreter,
-    NgcImage,
-    PinOverride,
-    Requirement,
-    Rule,
-    System,
-)
+from imagegen.plan.matrix.foundation import Interpreter, NgcImage, System
+from imagegen.plan.matrix.model import Cell, Component, Index, PinOverride, Requirement, Rule
 from imagegen.plan.matrix.recipe import Architectures, Commit, LocalSource, Recipe, SdistFile
 
 _NAMED = 4  # cells in a message

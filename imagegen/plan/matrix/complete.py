@@ -29,19 +29,18 @@ from imagegen.plan.matrix.compose import (
     removal_errors,
 )
 from imagegen.plan.matrix.environments import combined_cell
+from imagegen.plan.matrix.foundation import Base
 from imagegen.plan.matrix.interpreters import Interpreters
 from imagegen.plan.matrix.metadata import AmbiguousBuildError, PackageReleases, is_pypi_build
 from imagegen.plan.matrix.model import (
     NO_CUDA,
     SURROUNDINGS,
-    Base,
     Cell,
     Component,
     ConfigField,
     CopySource,
     EnvVar,
     ExposedPort,
-    GitSource,
     Index,
     Label,
     LibraryDirectory,
@@ -50,7 +49,6 @@ from imagegen.plan.matrix.model import (
     PatchSource,
     Requirement,
     Rule,
-    Sdist,
     StackFile,
     WheelAddress,
     cuda_version,
@@ -58,7 +56,7 @@ from imagegen.plan.matrix.model import (
 from imagegen.plan.matrix.recipe import Recipe
 from imagegen.plan.matrix.recipe_file import join_env, recipe
 from imagegen.plan.matrix.references import Entries, PlacedEntry, check_references
-from imagegen.plan.matrix.schema import AxisEntry, ComponentUse, GitEntry, ImageEntry, StackFileEntry
+from imagegen.plan.matrix.schema import AxisEntry, ComponentUse, ImageEntry, StackFileEntry
 
 CELL_AXES = ("cuda", "python", "platform")  # of every cell
 _UNEXPLAINED = "The image names it, and gives no reason."
@@ -212,30 +210,13 @@ class _Completion:
             name, entry = placed.name, placed.entry
             if name in SURROUNDINGS:
                 self._fail(placed, f'"{name}" cannot be a component: rules call the surroundings so')
-            package = entry.package or name
-            if package in self._owners:
-                self._fail(
-                    placed, f'the package "{package}" already belongs to the component "{self._owners[package]}"'
-                )
-            self._owners[package] = name
+            if owner := self._owners.get(entry.package):
+                self._fail(placed, f'the package "{entry.package}" already belongs to the component "{owner}"')
+            self._owners[entry.package] = name
             if entry.compiled and (entry.git or entry.sdist):
                 key = "git" if entry.git else "sdist"
                 self._fail(placed, "the sources of a compiled component stand in its recipe, under `recipes`", key)
-            result[name] = Component(
-                name=name,
-                package=package,
-                description=entry.description,
-                imports=tuple(entry.imports),
-                sdist=entry.sdist,
-                source=entry.source,
-                index=dict(entry.index),
-                local=dict(entry.local),
-                pypi_build=entry.pypi_build,
-                aliases=tuple(entry.aliases),
-                git={commit_name: _git_source(commit_name, commit) for commit_name, commit in entry.git.items()},
-                compiled=entry.compiled,
-                entry_points=tuple(entry.entry_points),
-            )
+            result[name] = entry
         return result
 
     def _component(self, image: PlacedEntry, name: str) -> Component | None:
@@ -514,15 +495,3 @@ def _stack_file(entry: StackFileEntry, chain: Sequence[PlacedEntry]) -> StackFil
     owner = next(image for image in reversed(chain) if image.entry.stack)
     where = owner.where("stack", kind, key=False)
     return StackFile(kind, path, tuple(sorted(set(entry.extras))), tuple(sorted(set(entry.groups))), where)
-
-
-def _git_source(name: str, entry: GitEntry) -> GitSource:
-    return GitSource(
-        name,
-        entry.url,
-        entry.commit,
-        entry.tree,
-        Sdist(entry.version, tuple(entry.requires), tuple(entry.build_requires)),
-        entry.subdirectory or "",
-        tuple(sorted(set(entry.exclude))),
-    )

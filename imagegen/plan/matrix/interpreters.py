@@ -6,17 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from imagegen.core.errors import ErrorList, MatrixError
-from imagegen.plan.matrix.model import Interpreter
+from imagegen.plan.matrix.foundation import Interpreter
 
 if TYPE_CHECKING:
     from imagegen.plan.matrix.references import PlacedEntry
-
-PREFIX = "/opt/python"  # standalone interpreters lie below it, by their minor version
-
-
-def prefix(python: str) -> str:
-    """Return the directory of the standalone interpreter of a minor version in an image: /opt/python/3.12."""
-    return f"{PREFIX}/{python}"
 
 
 class Interpreters:
@@ -28,7 +21,7 @@ class Interpreters:
     def __init__(self, entries: Sequence[PlacedEntry], errors: ErrorList[MatrixError], *, whole: bool) -> None:
         self._errors, self._whole = errors, whole
         self._failed: set[tuple[str, str]] = set()  # image, message
-        self.by_name = {entry.name: _interpreter(entry) for entry in entries}
+        self.by_name = {placed.name: placed.entry for placed in entries}
         self._by_system: dict[tuple[str, str], Interpreter] = {}  # system, minor version
         for placed in entries:
             interpreter = self.by_name[placed.name]
@@ -74,16 +67,3 @@ def _mismatch(chosen: Interpreter, system: str, axes: Mapping[str, str]) -> tupl
     if not chosen.systems and platform not in chosen.files:
         return f"{name} has no archive for {platform}", "add it to the entry's `files`"
     return None
-
-
-def _interpreter(placed: PlacedEntry) -> Interpreter:
-    entry = placed.entry
-    return Interpreter(
-        name=placed.name,
-        python=entry.python,
-        path=entry.path or f"{prefix(entry.python)}/bin/python{entry.python}",
-        systems=tuple(entry.systems),
-        version=entry.version,
-        release=entry.release,
-        files=dict(entry.files),
-    )

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, Self, get_args
 from urllib.parse import unquote
 
 from packaging.version import Version
@@ -19,6 +19,7 @@ from imagegen.core import types as t
 from imagegen.core.deferred import dataclass
 from imagegen.core.errors import Location
 from imagegen.core.types import Gpu, MatrixEntry, Part, parse_specifier
+from imagegen.plan.matrix.foundation import Base, Interpreter
 
 if TYPE_CHECKING:
     from imagegen.plan.matrix.recipe import Recipe
@@ -103,10 +104,7 @@ class Rule(MatrixEntry):
     direct: Annotated[t.Flag, t.doc("Only warns if its packages come as requirements of others, not by name.")] = False
     unless: Annotated[
         Mapping[t.Name, t.Specifier],
-        t.doc(
-            "Components -> releases that repair it: if one is installed, the rule does not count.",
-            json_schema_extra={"default": {}},
-        ),
+        t.doc("Components -> releases that repair it: if one is installed, the rule does not count.", **t.EMPTY),
     ] = field(default_factory=dict)
     checked: Annotated[t.Date | None, t.doc("The day of the last confirmation, if later than `date`.")] = None
 
@@ -236,6 +234,37 @@ class GitSource:
 
 
 @dataclass(frozen=True)
+class GitEntry(Sdist):
+    """A commit of a repository, with the same static metadata; the tree's hash verifies the content that was read."""
+
+    url: t.GitUrl
+    commit: t.GitObject
+    tree: t.GitObject
+    subdirectory: Annotated[
+        t.PathBelow | None, t.doc("The project's folder in the tree, if not its root.", default=None)
+    ]
+    exclude: Annotated[
+        tuple[t.TreeName, ...],
+        t.doc("Top-level files and folders of the tree that are neither fetched nor packed.", default=()),
+    ]
+
+
+def _git_sources(entries: Mapping[str, GitEntry]) -> dict[str, GitSource]:
+    return {
+        name: GitSource(
+            name,
+            entry.url,
+            entry.commit,
+            entry.tree,
+            Sdist(entry.version, entry.requires, entry.build_requires),
+            entry.subdirectory or "",
+            tuple(sorted(set(entry.exclude))),
+        )
+        for name, entry in entries.items()
+    }
+
+
+@dataclass(frozen=True)
 class OwnSource:
     """A directory or a wheel file of the project that gives a package; the lock pins its hash."""
 
@@ -256,49 +285,48 @@ class StackFile:
 
 
 @dataclass(frozen=True)
-class System(MatrixEntry):
-    """A distribution's release, as far as wheels depend on it."""
-
-    REQUIRED = ("source",)
-
-    name: str  # "ubuntu22.04"
-    glibc: Annotated[t.Minor, t.doc("0.0 for a system with musl, on which no manylinux wheel runs.")]
-    python: Annotated[t.Minor, t.doc("Version of its own packages' Python.")] = "0.0"
-    aliases: Annotated[tuple[t.Alias, ...], t.doc("Other names that users type: codenames, systems like it.")] = ()
-    source: t.Text = ""
-
-
-@dataclass(frozen=True)
-class NgcImage(MatrixEntry):
-    """The contents of nvcr.io/nvidia/pytorch, by its tag: 25.03."""
-
-    REQUIRED = ("source",)
-
-    tag: str
-    torch: t.CanonicalVersion  # "2.7.0a0+7c8ec84dab": NVIDIA's own build of a commit
-    cuda: t.Minor  # "12.8"
-    system: t.Name  # "ubuntu24.04"
-    source: t.Text = ""
-
-
-@dataclass(frozen=True)
-class Component:
+class Component(MatrixEntry):
     """Something with a version that the matrix chooses."""
 
+    UNWRITTEN = ("declared",)
+
     name: str
-    package: str  # the distribution's normalised name on the index
-    description: str
-    imports: tuple[str, ...]  # module names that must import in an image that declares this component
+    package: Annotated[
+        str,
+        t.Written(t.Distribution | None, lambda name: name or ""),
+        t.doc("Name on the index, if not the entry's.", default="", json_schema_extra={"default": None}),
+    ]
+    description: t.Text
+    imports: Annotated[tuple[t.Module, ...], t.doc("Modules that must import where this is installed.", default=())]
     sdist: Sdist | None = None
-    source: str | None = None  # where the facts in this entry come from
-    index: Mapping[str, str] = field(default_factory=dict)  # value of the cuda axis -> index alias
-    local: Mapping[str, str] = field(default_factory=dict)  # value of the cuda axis -> local version, "cpu"
-    pypi_build: str | None = None  # component whose harvested releases state the CUDA of PyPI's build: "torch"
-    aliases: tuple[str, ...] = ()
-    git: Mapping[str, GitSource] = field(default_factory=dict)  # by name
-    compiled: bool = False  # its sources need a compiler
-    entry_points: tuple[str, ...] = ()  # modules that users start: everything that they import must be installed
+    source: Annotated[t.Text | None, t.doc("Where the facts in this entry come from.")] = None
+    index: Annotated[Mapping[t.AxisValue, t.Name], t.doc("Value of the cuda axis -> index alias.", **t.EMPTY)] = field(
+        default_factory=dict
+    )
+    local: Annotated[
+        Mapping[t.AxisValue, t.LocalLabel], t.doc("Value of the cuda axis -> local version.", **t.EMPTY)
+    ] = field(default_factory=dict)
+    pypi_build: Annotated[
+        t.Distribution | None,
+        t.doc(
+            "Component whose harvested releases state for which CUDA PyPI's build is: a cell of that CUDA takes this "
+            "component from PyPI, any other from `index`."
+        ),
+    ] = None
+    aliases: Annotated[tuple[t.Alias, ...], t.doc("Other names that users type.")] = ()
+    git: Annotated[
+        Mapping[str, GitSource],
+        t.Written(dict[t.GitName, GitEntry], _git_sources),
+        t.doc("Commits that images may ask for, by a name.", **t.EMPTY),
+    ] = field(default_factory=dict)
+    compiled: Annotated[t.Flag, t.doc("Its sources need a compiler: no wheel is made of them here.")] = False
+    entry_points: Annotated[
+        tuple[t.Module, ...], t.doc("Modules that users start: everything that they import must be installed.")
+    ] = ()
     declared: bool = True  # False: no `components` entry has it; it is whatever package the index has by this name
+
+    def named(self, name: str) -> Self:
+        return replace(self, name=name, package=self.package or name)
 
 
 @dataclass(frozen=True)
@@ -345,41 +373,6 @@ class Requirement:
     def pep508(self) -> str:
         extras = f"[{','.join(self.extras)}]" if self.extras else ""
         return f"{self.component.package}{extras}{self.specifier}"
-
-
-@dataclass(frozen=True)
-class Base:
-    """The operating-system layers under the stack."""
-
-    name: str  # "debian12"
-    kind: Literal["debian", "registry"]
-    suite: str | None  # of kind debian: "bookworm"
-    image: str | None  # of kind registry: "docker.io/nvidia/cuda:13.0.2-devel-ubuntu24.04"
-    system: str  # "debian12"
-    glibc: str  # "2.36": decides which manylinux wheels fit
-    packages: Mapping[str, str]  # package name -> why it is there; of kind registry, above the image
-    description: str
-
-
-@dataclass(frozen=True)
-class InterpreterFile(Part):
-    """The archive of a standalone interpreter for one platform; `path` is below python-build-standalone's releases."""
-
-    path: t.ReleaseFile
-    sha256: t.Sha256
-
-
-@dataclass(frozen=True)
-class Interpreter:
-    """The Python that a stack rests on: of the base's distribution, or a standalone build (then it has a file)."""
-
-    name: str  # "debian12-3.11", "standalone-3.12"
-    python: str  # minor version: "3.12"
-    path: str  # absolute path of the program in the image
-    systems: tuple[str, ...] = ()  # of a distribution, the systems whose own Python it is
-    version: str | None = None  # of a standalone build: "3.12.14"
-    release: str | None = None  # of a standalone build: "20260814"
-    files: Mapping[str, InterpreterFile] = field(default_factory=dict)  # by platform
 
 
 @dataclass(frozen=True)

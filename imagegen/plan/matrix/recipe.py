@@ -18,24 +18,32 @@ from imagegen.plan.matrix.prefix import Prefix, backend_patch
 PREFIX_JOBS = "MAX_JOBS"  # of which the backend of a prefix takes {jobs}
 
 
+def _by_path(submodules: tuple[Submodule, ...]) -> tuple[Submodule, ...]:
+    return tuple(sorted(submodules, key=lambda submodule: submodule.path))
+
+
+def _in_bytes(gigabytes: str) -> int:
+    return round(float(gigabytes.removesuffix(" GB")) * 1e9)
+
+
 @dataclass(frozen=True)
-class SdistFile:
+class SdistFile(Part):
     """A source distribution of the default index."""
 
-    filename: str
-    sha256: str
-    size: int  # bytes
+    filename: Annotated[t.SdistName, t.field_info("file")]
+    sha256: t.Sha256
+    size: Annotated[int, t.Written(t.Count, int), t.doc("Bytes.")]
 
 
 @dataclass(frozen=True)
-class Commit:
-    """A commit of a repository, known by its hash and its tree's, with all submodules that the build reads."""
+class Commit(Part):
+    """A commit, with every submodule that the build reads."""
 
-    url: str
-    commit: str  # 40 hex digits
-    tree: str  # 40 hex digits
-    ref: str | None  # the tag or branch that users know it by, which must still lead to it; None: not asked
-    submodules: tuple[Submodule, ...]  # sorted by path
+    url: t.GitUrl
+    commit: t.GitObject
+    tree: t.GitObject
+    ref: Annotated[t.GitRef | None, t.doc("A tag or branch that must still lead to the commit.", default=None)]
+    submodules: Annotated[tuple[Submodule, ...], t.field_info(default=()), t.Check(_by_path)]
 
 
 @dataclass(frozen=True)
@@ -68,16 +76,16 @@ class Architectures(Part):
 
 
 @dataclass(frozen=True)
-class Cost:
-    """The measured cost of compiling: per nvcc thread, for one architecture. `source` has place and date of the
-    measurement.
-    """
+class Cost(Part):
+    """The cost of compiling, measured with one nvcc thread for one architecture."""
 
-    units: int  # files that ninja compiles
-    seconds: float  # CPU seconds of a unit
-    memory: int  # bytes of a thread on average, at the build's peak
-    largest: int  # bytes of the largest process
-    source: str
+    units: Annotated[int, t.Written(t.Count, int), t.doc("Files that ninja compiles.")]
+    seconds: Annotated[float, t.Written(t.Seconds, float), t.doc("Processor time of a unit.")]
+    memory: Annotated[  # bytes
+        int, t.Written(t.Gigabytes, _in_bytes), t.doc("Average of a thread at the build's peak.")
+    ]
+    largest: Annotated[int, t.Written(t.Gigabytes, _in_bytes), t.doc("Memory of the largest process.")]  # bytes
+    source: t.Text  # with place and date of the measurement
 
 
 @dataclass(frozen=True)

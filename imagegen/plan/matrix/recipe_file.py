@@ -15,7 +15,7 @@ from imagegen.core import data
 from imagegen.core import types as t
 from imagegen.core.errors import ErrorList, MatrixError
 from imagegen.core.strict import Strict
-from imagegen.core.types import Gpu, Submodule
+from imagegen.core.types import Gpu
 from imagegen.plan.matrix.model import Component, EnvVar
 from imagegen.plan.matrix.prefix import Prefix
 from imagegen.plan.matrix.recipe import (
@@ -66,24 +66,6 @@ def join_env(before: Mapping[str, EnvEntry], after: Mapping[str, EnvEntry]) -> d
     return {**before, **after, **joined}
 
 
-class SdistFileEntry(Strict):
-    """A source distribution of the default index."""
-
-    file: t.SdistName
-    sha256: t.Sha256
-    size: t.Count = Field(description="Bytes.")
-
-
-class CommitEntry(Strict):
-    """A commit, with every submodule that the build reads."""
-
-    url: t.GitUrl
-    commit: t.GitObject
-    tree: t.GitObject
-    ref: t.GitRef | None = Field(default=None, description="A tag or branch that must still lead to the commit.")
-    submodules: list[Submodule] = []
-
-
 class PatchEntry(Strict):
     """A unified diff below the recipe's own directory, applied with -p1."""
 
@@ -95,8 +77,8 @@ class PatchEntry(Strict):
 class ReleaseEntry(Strict):
     """The source of one version, and the fields that differ from the recipe for this version."""
 
-    sdist: SdistFileEntry | None = None
-    git: CommitEntry | None = None
+    sdist: SdistFile | None = None
+    git: Commit | None = None
     path: t.RelativePath | None = Field(default=None, description="A file or directory, from the project's.")
     requires: list[t.RequirementText] | None = Field(default=None, description="Instead of the recipe's.")
     patches: list[PatchEntry] | None = Field(default=None, description="Instead of the recipe's.")
@@ -106,16 +88,6 @@ class ReleaseEntry(Strict):
         if [self.sdist, self.git, self.path].count(None) != 2:
             raise ValueError("a release has either `sdist` or `git` or `path`")
         return self
-
-
-class CostEntry(Strict):
-    """The cost of compiling, measured with one nvcc thread for one architecture."""
-
-    units: t.Count = Field(description="Files that ninja compiles.")
-    seconds: t.Seconds = Field(description="Processor time of a unit.")
-    memory: t.Gigabytes = Field(description="Average of a thread at the build's peak.")
-    largest: t.Gigabytes = Field(description="Memory of the largest process.")
-    source: t.Text
 
 
 class PrefixEntry(Strict):
@@ -147,7 +119,7 @@ class RecipeEntry(NamedEntry):
     jobs: t.EnvName | None = Field(default=None, description="The variable that takes the number of jobs.")
     threads: t.EnvName | None = Field(default=None, description="The variable for nvcc's threads in each job.")
     toolkit: t.Specifier = Field(default="", description="CUDA toolkits that it takes; none: any.")
-    cost: CostEntry | None = None
+    cost: Cost | None = None
     source: t.Text
 
     @model_validator(mode="after")
@@ -198,7 +170,7 @@ def recipe(
         jobs=entry.jobs or (PREFIX_JOBS if entry.prefix else None),
         threads=entry.threads,
         toolkit=entry.toolkit,
-        cost=_cost(entry.cost) if entry.cost else None,
+        cost=entry.cost,
         source=entry.source,
         own={
             version: _own(placed, release_entry)
@@ -234,8 +206,8 @@ def _contradictions(placed: PlacedEntry, entry: RecipeEntry, component: Componen
             message = f'"{name}" is among `against` too: one build cannot have two of it'
             yield placed.error(message, "build_requires", position, key=False)
     for version, release in entry.releases.items():
-        if release.sdist and not _is_of(release.sdist.file, component.package, version):
-            message = f"{release.sdist.file} is not an sdist of {component.package} {version}"
+        if release.sdist and not _is_of(release.sdist.filename, component.package, version):
+            message = f"{release.sdist.filename} is not an sdist of {component.package} {version}"
             yield placed.error(message, "releases", version, "sdist", "file", key=False)
 
 
@@ -318,19 +290,7 @@ def _own(placed: PlacedEntry, release: ReleaseEntry) -> ReleaseOverride:
 def _source(
     placed: PlacedEntry, version: str, release: ReleaseEntry, project: Path
 ) -> SdistFile | Commit | LocalSource:
-    if release.sdist:
-        return SdistFile(release.sdist.file, release.sdist.sha256, int(release.sdist.size))
-    if release.git:
-        return _commit(release.git)
+    if source := release.sdist or release.git:
+        return source
     assert release.path  # noqa: S101 - the schema wants one of the three
     return LocalSource(project / release.path, placed.where("releases", version, "path", key=False))
-
-
-def _commit(entry: CommitEntry) -> Commit:
-    submodules = sorted(entry.submodules, key=lambda submodule: submodule.path)
-    return Commit(entry.url, entry.commit, entry.tree, entry.ref, tuple(submodules))
-
-
-def _cost(entry: CostEntry) -> Cost:
-    memory, largest = (round(float(text.removesuffix(" GB")) * 1e9) for text in (entry.memory, entry.largest))
-    return Cost(int(entry.units), float(entry.seconds), memory, largest, entry.source)

@@ -12,16 +12,8 @@ from pydantic import ConfigDict, Field, model_validator
 from imagegen.core import types as t
 from imagegen.core.strict import Strict
 from imagegen.plan.matrix.builds import PublishedBuild
-from imagegen.plan.matrix.model import (
-    FileConflictRule,
-    Index,
-    InterpreterFile,
-    NgcImage,
-    PinOverride,
-    Rule,
-    Sdist,
-    System,
-)
+from imagegen.plan.matrix.foundation import Interpreter, NgcImage, System
+from imagegen.plan.matrix.model import Component, FileConflictRule, Index, PinOverride, Rule
 from imagegen.plan.matrix.recipe_file import EnvEntry, ImageEnv, NamedEntry, RecipeEntry
 
 
@@ -31,34 +23,6 @@ class AcceleratorEntry(NamedEntry):
     maker: t.Text
     names: list[t.Text] = Field(description="Globs over names in lower case without blanks, as in mi[0-9]*.")
     source: t.Text
-
-
-class InterpreterEntry(NamedEntry):
-    """A Python that cells rest on, from a distribution's packages or from python-build-standalone."""
-
-    provider: Literal["distribution", "standalone"]
-    python: t.Minor
-    systems: list[t.Name] = Field(default=[], description="For a distribution, the systems whose own Python it is.")
-    path: t.AbsolutePath | None = Field(default=None, description="For a distribution, the path of the program.")
-    version: t.PythonRelease | None = Field(default=None, description="For a standalone build, the version.")
-    release: t.GitName | None = Field(default=None, description="For a standalone build, the release of its archives.")
-    files: dict[t.AxisValue, InterpreterFile] = Field(default={}, description="Platform -> archive.")
-    source: t.Text
-    date: t.Date
-
-    @model_validator(mode="after")
-    def _of_its_provider(self) -> Self:
-        distribution = [bool(self.systems), self.path is not None]
-        standalone = [self.version is not None, self.release is not None, bool(self.files)]
-        needed, foreign = (distribution, standalone) if self.provider == "distribution" else (standalone, distribution)
-        if not all(needed) or any(foreign):
-            keys = {"distribution": "`systems` and `path`", "standalone": "`version`, `release` and `files`"}
-            raise ValueError(f"an interpreter of a {self.provider} provider has {keys[self.provider]}, and no others")
-        if self.version and not self.version.startswith(f"{self.python}."):
-            raise ValueError(f"{self.version} is not a release of Python {self.python}")
-        if wrong := [file.path for file in self.files.values() if not file.path.startswith(f"{self.release}/")]:
-            raise ValueError(f"{wrong[0]} is not a file of release {self.release}")
-        return self
 
 
 class BaseEntry(NamedEntry):
@@ -96,46 +60,6 @@ class AxisEntry(NamedEntry):
         if len(set(self.values)) < len(self.values):
             raise ValueError("a value is listed twice")
         return self
-
-
-class GitEntry(Strict):
-    """A commit of a repository, with the same static metadata; the tree's hash verifies the content that was read."""
-
-    version: t.PackageVersion
-    requires: list[t.RequirementText] = []
-    build_requires: list[t.ExactPin]
-    url: t.GitUrl
-    commit: t.GitObject
-    tree: t.GitObject
-    subdirectory: t.PathBelow | None = Field(
-        default=None, description="The project's folder in the tree, if not its root."
-    )
-    exclude: list[t.TreeName] = Field(
-        default=[], description="Top-level files and folders of the tree that are neither fetched nor packed."
-    )
-
-
-class ComponentEntry(NamedEntry):
-    """Something with a version that the matrix chooses."""
-
-    description: t.Text
-    package: t.Distribution | None = Field(default=None, description="Name on the index, if not the entry's.")
-    aliases: list[t.Alias] = Field(default=[], description="Other names that users type.")
-    imports: list[t.Module] = Field(default=[], description="Modules that must import where this is installed.")
-    entry_points: list[t.Module] = Field(
-        default=[], description="Modules that users start: everything that they import must be installed."
-    )
-    index: dict[t.AxisValue, t.Name] = Field(default={}, description="Value of the cuda axis -> index alias.")
-    local: dict[t.AxisValue, t.LocalLabel] = Field(default={}, description="Value of the cuda axis -> local version.")
-    pypi_build: t.Distribution | None = Field(
-        default=None,
-        description="Component whose harvested releases state for which CUDA PyPI's build is: a cell of that CUDA "
-        "takes this component from PyPI, any other from `index`.",
-    )
-    sdist: Sdist | None = None
-    git: dict[t.GitName, GitEntry] = Field(default={}, description="Commits that images may ask for, by a name.")
-    compiled: bool = Field(default=False, description="Its sources need a compiler: no wheel is made of them here.")
-    source: t.Text | None = Field(default=None, description="Where the facts in this entry come from.")
 
 
 class ComponentUse(Strict):
@@ -407,10 +331,10 @@ class MatrixFile(Strict):
     ngc_images: dict[t.Name, NgcImage] = {}
     gpus: dict[t.GpuName, t.Gpu] = {}
     accelerators: dict[t.Name, AcceleratorEntry] = {}
-    interpreters: dict[t.Name, InterpreterEntry] = {}
+    interpreters: dict[t.Name, Interpreter] = {}
     bases: dict[t.Name, BaseEntry] = {}
     axes: dict[t.Name, AxisEntry] = {}
-    components: dict[t.Distribution, ComponentEntry] = {}
+    components: dict[t.Distribution, Component] = {}
     stacks: dict[t.Name, StackEntry] = {}
     images: dict[t.Name, ImageEntry] = {}
     rules: dict[t.Name, Rule] = {}

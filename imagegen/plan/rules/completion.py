@@ -10,7 +10,8 @@ from typing import TypeVar
 
 from packaging.version import Version
 
-from imagegen.plan.matrix.model import NO_CUDA, NgcImage
+from imagegen.plan.matrix.foundation import NgcImage
+from imagegen.plan.matrix.model import NO_CUDA
 from imagegen.plan.rules.builds import choose_builds
 from imagegen.plan.rules.evaluate import minimal_core
 from imagegen.plan.rules.facts import cuda_of_stack, machine_of, versions_in

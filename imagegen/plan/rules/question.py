@@ -11,7 +11,8 @@ from typing import NamedTuple
 from imagegen.core.errors import UsageError
 from imagegen.core.types import Gpu, parse_specifier
 from imagegen.plan.matrix.cells import Matrix
-from imagegen.plan.matrix.model import ENV, NO_CUDA, NO_GLIBC, Cell, NgcImage, Rule, is_surrounding
+from imagegen.plan.matrix.foundation import NgcImage
+from imagegen.plan.matrix.model import ENV, NO_CUDA, NO_GLIBC, Cell, Rule, is_surrounding
 from imagegen.plan.rules import atoms
 from imagegen.plan.rules.facts import Fact, Facts, extras_of, facts_of_cell, machine_of
 from imagegen.plan.rules.statements import MetadataCache

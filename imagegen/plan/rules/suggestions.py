@@ -12,8 +12,9 @@ from packaging.version import Version
 from imagegen.core.deferred import dataclass
 from imagegen.plan.matrix.builds import Builds
 from imagegen.plan.matrix.cells import Matrix
+from imagegen.plan.matrix.foundation import System
 from imagegen.plan.matrix.metadata import ReleaseMetadata
-from imagegen.plan.matrix.model import NO_CUDA, NO_GLIBC, Cell, Rule, System, cuda_version
+from imagegen.plan.matrix.model import NO_CUDA, NO_GLIBC, Cell, Rule, cuda_version
 from imagegen.plan.rules.evaluate import evaluate_cell
 from imagegen.plan.rules.facts import Fact, Facts, on_each
 from imagegen.plan.rules.knowledge import Knowledge, RuleSubject

@@ -13,7 +13,8 @@ from imagegen.core.errors import UsageError
 from imagegen.core.text import nearest
 from imagegen.core.types import Gpu
 from imagegen.plan.matrix.cells import Matrix
-from imagegen.plan.matrix.model import NO_CUDA, SURROUNDINGS, NgcImage, Rule, System, cuda_version
+from imagegen.plan.matrix.foundation import NgcImage, System
+from imagegen.plan.matrix.model import NO_CUDA, SURROUNDINGS, Rule, cuda_version
 from imagegen.plan.rules.derived import derived_rule
 
 T = TypeVar("T")

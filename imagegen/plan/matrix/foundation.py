@@ -1,0 +1,103 @@
+"""The foundation of a cell: the system, the base and the interpreter below its packages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field, replace
+from typing import Annotated, Literal, Self
+
+from imagegen.core import types as t
+from imagegen.core.deferred import dataclass
+from imagegen.core.types import MatrixEntry, Part
+
+
+@dataclass(frozen=True)
+class System(MatrixEntry):
+    """A distribution's release, as far as wheels depend on it."""
+
+    REQUIRED = ("source",)
+
+    name: str  # "ubuntu22.04"
+    glibc: Annotated[t.Minor, t.doc("0.0 for a system with musl, on which no manylinux wheel runs.")]
+    python: Annotated[t.Minor, t.doc("Version of its own packages' Python.")] = "0.0"
+    aliases: Annotated[tuple[t.Alias, ...], t.doc("Other names that users type: codenames, systems like it.")] = ()
+    source: t.Text = ""
+
+
+@dataclass(frozen=True)
+class NgcImage(MatrixEntry):
+    """The contents of nvcr.io/nvidia/pytorch, by its tag: 25.03."""
+
+    REQUIRED = ("source",)
+
+    tag: str
+    torch: t.CanonicalVersion  # "2.7.0a0+7c8ec84dab": NVIDIA's own build of a commit
+    cuda: t.Minor  # "12.8"
+    system: t.Name  # "ubuntu24.04"
+    source: t.Text = ""
+
+
+@dataclass(frozen=True)
+class Base:
+    """The operating-system layers under the stack."""
+
+    name: str  # "debian12"
+    kind: Literal["debian", "registry"]
+    suite: str | None  # of kind debian: "bookworm"
+    image: str | None  # of kind registry: "docker.io/nvidia/cuda:13.0.2-devel-ubuntu24.04"
+    system: str  # "debian12"
+    glibc: str  # "2.36": decides which manylinux wheels fit
+    packages: Mapping[str, str]  # package name -> why it is there; of kind registry, above the image
+    description: str
+
+
+@dataclass(frozen=True)
+class InterpreterFile(Part):
+    """The archive of a standalone interpreter for one platform; `path` is below python-build-standalone's releases."""
+
+    path: t.ReleaseFile
+    sha256: t.Sha256
+
+
+def interpreter_prefix(python: str) -> str:
+    """Return the directory of the standalone interpreter of a minor version in an image: /opt/python/3.12."""
+    return f"/opt/python/{python}"
+
+
+@dataclass(frozen=True)
+class Interpreter(MatrixEntry):
+    """A Python that cells rest on, from a distribution's packages or from python-build-standalone."""
+
+    REQUIRED = ("provider", "source", "date")
+
+    name: str  # "debian12-3.11", "standalone-3.12"
+    python: t.Minor
+    path: Annotated[
+        str,
+        t.Written(t.AbsolutePath | None, lambda path: path or ""),
+        t.doc("For a distribution, the path of the program.", default="", json_schema_extra={"default": None}),
+    ]
+    systems: Annotated[tuple[t.Name, ...], t.doc("For a distribution, the systems whose own Python it is.")] = ()
+    version: Annotated[t.PythonRelease | None, t.doc("For a standalone build, the version.")] = None
+    release: Annotated[t.GitName | None, t.doc("For a standalone build, the release of its archives.")] = None
+    files: Annotated[Mapping[t.AxisValue, InterpreterFile], t.doc("Platform -> archive.", **t.EMPTY)] = field(
+        default_factory=dict
+    )
+    provider: Literal["distribution", "standalone"] = field(default="standalone", compare=False)
+    source: t.Text = field(default="", compare=False)
+    date: t.Date = field(default="", compare=False)
+
+    def check(self) -> None:
+        distribution = [bool(self.systems), bool(self.path)]
+        standalone = [self.version is not None, self.release is not None, bool(self.files)]
+        needed, foreign = (distribution, standalone) if self.provider == "distribution" else (standalone, distribution)
+        if not all(needed) or any(foreign):
+            keys = {"distribution": "`systems` and `path`", "standalone": "`version`, `release` and `files`"}
+            raise ValueError(f"an interpreter of a {self.provider} provider has {keys[self.provider]}, and no others")
+        if self.version and not self.version.startswith(f"{self.python}."):
+            raise ValueError(f"{self.version} is not a release of Python {self.python}")
+        if wrong := [file.path for file in self.files.values() if not file.path.startswith(f"{self.release}/")]:
+            raise ValueError(f"{wrong[0]} is not a file of release {self.release}")
+
+    def named(self, name: str) -> Self:
+        return replace(self, name=name, path=self.path or f"{interpreter_prefix(self.python)}/bin/python{self.python}")
