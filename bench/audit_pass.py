@@ -27,7 +27,7 @@ from imagegen.core.store import Store
 from imagegen.image.layers.codec import LayerSink
 from imagegen.image.layers.scan import WheelScanner, open_locked, scan_wheel
 from imagegen.image.layers.tar import TarWriter
-from imagegen.plan.lock.model import LockedFile, LockedWheel
+from imagegen.lock.model import LockedFile, LockedWheel
 
 PYTHON = "3.11"
 

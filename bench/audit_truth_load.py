@@ -209,7 +209,7 @@ def plain(elf: Any) -> dict[str, Any]:
 
 def stand_in(folder: Path, files: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Path:
     """A folder with libraries in the place of the driver's, that have whatever any file wants of it."""
-    sys.path.insert(0, str(HERE.parent / "imagegen" / "incontainer"))
+    sys.path.insert(0, str(HERE.parent / "imagegen" / "checks"))
     from smoke import stub
 
     folder.mkdir(exist_ok=True)

@@ -30,17 +30,17 @@ from machine import Cost, run
 from packaging.version import Version
 from pypi_simple import PyPISimple
 
+from imagegen import lock
 from imagegen.cli.app import App
 from imagegen.core.context import Context
 from imagegen.core.data import shipped
 from imagegen.core.net import package_index
 from imagegen.core.store import Store
+from imagegen.engine import Engine
 from imagegen.image import base, inputs, layers
 from imagegen.image.base.build import BASES
 from imagegen.image.layers.layer import stored
-from imagegen.plan import lock
-from imagegen.plan.lock.model import Lock, LockedFile, LockedWheel
-from imagegen.run.engine import Engine
+from imagegen.lock.model import Lock, LockedFile, LockedWheel
 
 PIN = "filelock"  # small, pure Python, in a layer that it shares
 TAG = "imagegen-bench"

@@ -27,10 +27,10 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-from imagegen.plan.matrix.recipe import Cost  # noqa: E402
+from imagegen.spec.recipe import Cost  # noqa: E402
 from imagegen.wheels.throttle import BuildJob, budget, duration, machine, plan  # noqa: E402
 
-WORKER = ROOT / "imagegen/incontainer/worker/build.py"
+WORKER = ROOT / "imagegen/checks/worker/build.py"
 SHA256 = "1e71dd64a9e0280e0447b8a0c2541bad4bf6ac65bdeaa2f90e51a9e57de0370d"
 COST = Cost(73, 220.0, 4_650_000_000, 7_040_000_000, "16 cores, 125 GiB, nvcc 13.0.88, torch 2.11.0+cu130, 2026-11-20")
 MARK = "@imagegen "

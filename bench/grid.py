@@ -16,10 +16,8 @@ from typing import TypeVar
 
 import results
 
-from imagegen.core.data import shipped
-from imagegen.plan import matrix
-from imagegen.plan.matrix import metadata
-from imagegen.plan.rules import (
+from imagegen import spec as matrix
+from imagegen.compat import (
     MetadataCache,
     PlatformChoices,
     ScanCache,
@@ -32,7 +30,9 @@ from imagegen.plan.rules import (
     parse_question,
     suggest,
 )
-from imagegen.plan.rules.knowledge import Knowledge
+from imagegen.compat.knowledge import Knowledge
+from imagegen.core.data import shipped
+from imagegen.spec import metadata
 
 T = TypeVar("T")
 ASKED = ["torch==2.9.1", "vllm==0.11.0", "cuda==12.8", "gpu==sm_120", "python==3.12"]

@@ -16,7 +16,7 @@ import sys
 import results
 
 from imagegen.core.config import Settings
-from imagegen.run.engine import Engine
+from imagegen.engine import Engine
 
 WITHOUT = {"PYTHONPYCACHEPREFIX": "/nowhere", "PYTHONDONTWRITEBYTECODE": "1"}
 PROGRAM = "import time; start = time.perf_counter(); import {}; print(time.perf_counter() - start)"

@@ -27,7 +27,7 @@ import results
 from imagegen.cli.app import App
 from imagegen.core.data import shipped
 from imagegen.image.layers.plan import GROUPS, LayerPlan, plan
-from imagegen.plan.lock.model import Lock
+from imagegen.lock.model import Lock
 
 DAYS = 364
 Sizes = Mapping[str, float]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "imagegen" / "incontainer"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "imagegen" / "checks"))
 
 
 def grpo(model: str, device: str, precision: str, seed: int) -> dict[str, float]:

@@ -33,7 +33,7 @@ from imagegen.cli.app import App
 from imagegen.cli.why_command import command
 from imagegen.core.data import shipped
 from imagegen.core.errors import ImagegenError
-from imagegen.plan.matrix import metadata
+from imagegen.spec import metadata
 
 TRUTH = Path(__file__).parents[1] / "tests/truth"
 MARK = "<!-- bench/why_truth.py writes what follows -->"

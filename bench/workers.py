@@ -26,12 +26,12 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from publish import registry
 
+from imagegen import lock
 from imagegen.cli.app import App
 from imagegen.core.store import Store
 from imagegen.image.layers.plan import HEAVY
 from imagegen.image.layers.sources import plan_layers, previously_built_layers
-from imagegen.plan import lock
-from imagegen.plan.lock.model import Lock
+from imagegen.lock.model import Lock
 
 COMMON = ("numpy", "pandas", "pyarrow", "scipy")
 OWN = {"worker-a": "polars", "worker-b": "duckdb", "worker-c": "scikit-learn", "worker-d": "llvmlite"}

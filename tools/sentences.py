@@ -167,7 +167,7 @@ def rates(paragraphs: Iterable[Prose]) -> dict[str, float]:
 def files_under(paths: Iterable[Path], suffix: str) -> list[Path]:
     """Return the files with a suffix that paths name, or that lie in directories that paths name."""
     files = {file for path in paths for file in (path.rglob(f"*{suffix}") if path.is_dir() else [path])}
-    return sorted(file for file in files if "incontainer" not in file.parts)
+    return sorted(file for file in files if "checks" not in file.parts)
 
 
 def main() -> None:

@@ -16,14 +16,14 @@ from imagegen.core.store import images
 from imagegen.core.text import counted
 from imagegen.image import layers
 from imagegen.image.layers import Image, LayerOrigin, LayerStack, RemoteLayers
-from imagegen.plan.lock import local_tags
-from imagegen.plan.lock.environments import with_locks
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import Cell
+from imagegen.lock import local_tags
+from imagegen.lock.environments import with_locks
+from imagegen.lock.model import Lock
+from imagegen.spec.model import Cell
 
 if TYPE_CHECKING:
-    from imagegen.run.engine import Engine
-    from imagegen.run.engine.load import Loading
+    from imagegen.engine import Engine
+    from imagegen.engine.load import Loading
 
 
 def ensure_wheels(
@@ -90,7 +90,7 @@ def assemble_image(
                 height = _offer(loading, lock, stack, height)
     except MissingFiles as error:
         if cell.stack:
-            from imagegen.plan.projects.stack import locate_missing  # late: an ordinary build reads no such file
+            from imagegen.projects.stack import locate_missing  # late: an ordinary build reads no such file
 
             locate_missing(error, session.project / cell.stack.path)
         raise

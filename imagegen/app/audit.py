@@ -28,11 +28,11 @@ from imagegen.core.text import counted
 from imagegen.image.inputs import tree_key
 from imagegen.image.inventory.subjects import cell_subject as subject
 from imagegen.image.layers.plan import LAYER_FORMAT, digest_of_json
-from imagegen.plan.lock import contents_hash
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix import api
-from imagegen.plan.matrix.api import PackageNames
-from imagegen.plan.matrix.model import Cell
+from imagegen.lock import contents_hash
+from imagegen.lock.model import Lock
+from imagegen.spec import api
+from imagegen.spec.api import PackageNames
+from imagegen.spec.model import Cell
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from imagegen.audit.model import Package
 from imagegen.core.progress import Quiet
 from imagegen.image.inventory.subjects import SYSTEMS, stored_scans, system_key
 from imagegen.image.layers import scan
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import Cell
+from imagegen.lock.model import Lock
+from imagegen.spec.model import Cell
 
 _SCANNED = 0.9  # of a lock's wheels; with fewer, a whole build and an audit would use their memory at the same time
 _STEP = 0.02  # seconds between two looks for scans

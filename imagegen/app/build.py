@@ -14,12 +14,12 @@ from imagegen.app.session import Session
 from imagegen.core.errors import PackagesGoneError
 from imagegen.core.oci import MANIFEST_TYPE, Descriptor, write_image_index
 from imagegen.core.store import images
-from imagegen.plan.lock import local_tags
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import Cell
+from imagegen.lock import local_tags
+from imagegen.lock.model import Lock
+from imagegen.spec.model import Cell
 
 if TYPE_CHECKING:
-    from imagegen.run.engine import Engine
+    from imagegen.engine import Engine
     from imagegen.run.smoke import SmokeReport
 
 

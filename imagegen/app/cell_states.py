@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from imagegen.app.session import Session
+from imagegen.compat import CellAnswer
 from imagegen.core.errors import LockError
 from imagegen.core.store.cache import digest_of_results, has_results
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import Cell
-from imagegen.plan.rules import CellAnswer
+from imagegen.lock.model import Lock
+from imagegen.spec.model import Cell
 
 if TYPE_CHECKING:
     from imagegen.run.smoke_reports import PassedSmokeReport

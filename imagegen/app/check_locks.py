@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from imagegen import lock
 from imagegen.app.session import Session
 from imagegen.core.errors import ErrorList, IncompatibleError, LockError
-from imagegen.plan import lock
-from imagegen.plan.lock.file import LockErrors
-from imagegen.plan.lock.model import LOCAL, Lock
-from imagegen.plan.matrix.model import Cell
+from imagegen.lock.file import LockErrors
+from imagegen.lock.model import LOCAL, Lock
+from imagegen.spec.model import Cell
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,10 @@ def require_unchanged_copies(session: Session, cell: Cell, locked: Lock) -> None
 
 def _require_unchanged_copies(session: Session, cell: Cell, locked: Lock) -> None:
     if locked.copies:  # else no store is needed
-        from imagegen.wheels.resolve import copies  # late, because it imports the writers of layers
+        from imagegen.lock.make import copies  # late, because it imports the writers of layers
 
         copies.require_unchanged(locked, cell, session.store, str(session.lock_path(cell)))
     if any(wheel.patches for wheel in locked.wheels):
-        from imagegen.wheels.resolve import patches  # late, as above
+        from imagegen.lock.make import patches  # late, as above
 
         patches.require_unchanged(locked, cell, session.store, str(session.lock_path(cell)))

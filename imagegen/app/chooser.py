@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from imagegen.app import launch
 from imagegen.app.states import StateName
-from imagegen.plan.matrix.model import Cell
+from imagegen.spec.model import Cell
 
 _NO_ENGINE = "none"
 _NO_GPU = "none: CPU"

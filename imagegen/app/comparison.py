@@ -9,31 +9,31 @@ from pathlib import Path
 from typing import cast
 
 from imagegen.app.session import Session
-from imagegen.core.data import parse_json
-from imagegen.core.errors import UsageError
-from imagegen.core.net import Client
-from imagegen.core.progress import Progress
-from imagegen.core.registry import Repository
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import Cell
-from imagegen.run import numerics
-from imagegen.run.numerics import Fingerprint
-from imagegen.supply.compare import image_bytes
-from imagegen.supply.compare.image_bytes import ReadImage, ReadIndex
-from imagegen.supply.compare.references import ImageLocation, OperandSources
-from imagegen.supply.compare.verdict import ImageVerdict, StepResult, StepStatus
-from imagegen.supply.compare.verify import (
+from imagegen.compare import image_bytes
+from imagegen.compare.image_bytes import ReadImage, ReadIndex
+from imagegen.compare.references import ImageLocation, OperandSources
+from imagegen.compare.verdict import ImageVerdict, StepResult, StepStatus
+from imagegen.compare.verify import (
     Attachments,
     VerificationOptions,
     VerifiedImage,
     verify_attachments,
     verify_index,
 )
-from imagegen.supply.trust import project as projects
-from imagegen.supply.trust.attach import gather
-from imagegen.supply.trust.documents import LOCK, NUMERICS, Kind
-from imagegen.supply.trust.project import Project
-from imagegen.supply.trust.signers import Trust
+from imagegen.core.data import parse_json
+from imagegen.core.errors import UsageError
+from imagegen.core.net import Client
+from imagegen.core.progress import Progress
+from imagegen.core.registry import Repository
+from imagegen.lock.model import Lock
+from imagegen.run import numerics
+from imagegen.run.numerics import Fingerprint
+from imagegen.spec.model import Cell
+from imagegen.trust import project as projects
+from imagegen.trust.attach import gather
+from imagegen.trust.documents import LOCK, NUMERICS, Kind
+from imagegen.trust.project import Project
+from imagegen.trust.signers import Trust
 
 NO_SIGNER = "no signer that the project names"
 

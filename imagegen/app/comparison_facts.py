@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from imagegen.app.session import Session
-from imagegen.plan.lock.model import LockedBuild
-from imagegen.plan.matrix import metadata
-from imagegen.supply.compare.difference import ComparisonFacts
+from imagegen.compare.difference import ComparisonFacts
+from imagegen.lock.model import LockedBuild
+from imagegen.spec import metadata
 from imagegen.wheels import wheelhouse
 from imagegen.wheels.builds import environment
 from imagegen.wheels.throttle import BuildJob

@@ -22,8 +22,8 @@ from imagegen.core import data, temporary
 from imagegen.core import types as t
 from imagegen.core.errors import MatrixErrors, UsageError
 from imagegen.core.types import parse_requirement
-from imagegen.plan.matrix.model import Cell
-from imagegen.wheels.resolve.options import LockOptions
+from imagegen.lock.make.options import LockOptions
+from imagegen.spec.model import Cell
 
 
 def entry_path(session: Session, name: str, mark: str) -> Path:

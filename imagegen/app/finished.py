@@ -7,8 +7,8 @@ import os
 
 from imagegen.app.session import Session
 from imagegen.core.deferred import dataclass
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import Cell
+from imagegen.lock.model import Lock
+from imagegen.spec.model import Cell
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ def read_image(reference: str, scratch: Path, settings: Settings, progress: Prog
     machine_platform = Platform("linux", PLATFORMS.get(machine, machine).rpartition("/")[2])
     if reference.startswith(LAYOUT):
         return _of_layout(reference.removeprefix(LAYOUT), machine_platform, scratch)
-    from imagegen.run.engine.client import exported  # late: a build into a layout needs no engine
+    from imagegen.engine.client import exported  # late: a build into a layout needs no engine
 
     name = registry.parse(reference)
     with exported(reference, settings) as archive_stream:

@@ -28,11 +28,11 @@ from imagegen.image.inventory.freeze import InstalledDistribution, distributions
 from imagegen.image.inventory.layers import LayeredTree
 from imagegen.image.inventory.tree import FileTree
 from imagegen.image.layers.plan import ENTRYPOINT, ENV, WORKDIR
-from imagegen.plan.matrix.foundation import Base
-from imagegen.plan.matrix.model import ConfigName
-from imagegen.plan.projects import entry
-from imagegen.plan.projects.model import COMMIT, OWN_PACKAGE, Omission, PackagePin, Recovered, malformed
-from imagegen.plan.projects.names import describes_base
+from imagegen.projects import entry
+from imagegen.projects.model import COMMIT, OWN_PACKAGE, Omission, PackagePin, Recovered, malformed
+from imagegen.projects.names import describes_base
+from imagegen.spec.foundation import Base
+from imagegen.spec.model import ConfigName
 
 _OWN_VARIABLES = frozenset({"LANG", "PATH", "VIRTUAL_ENV", *(variable.name for variable in ENV)})  # of every image here
 _SHELLS = frozenset({("/bin/bash",), ("bash",), ("/bin/sh",), ("sh",), ("python3",)})  # default commands of bases

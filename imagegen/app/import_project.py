@@ -19,16 +19,16 @@ from pydantic import TypeAdapter, ValidationError
 
 from imagegen.app.entries import entry_path, trial, write_entry
 from imagegen.app.session import Session
+from imagegen.compat import CellAnswer
 from imagegen.core import types as t
 from imagegen.core.data import MAX_SOURCE_FILE, project_of
 from imagegen.core.errors import Location, MatrixErrors, OptionConflictError, ProjectFileError, UsageError
 from imagegen.core.text import did_you_mean, redact
 from imagegen.core.types import PREFIX, parse_requirement
 from imagegen.image.layers.plan import ROOT
-from imagegen.plan.matrix.model import NO_CUDA, Cell, StackFile, cuda_version
-from imagegen.plan.projects import conda, dockerfile, entry, locks, requirements
-from imagegen.plan.projects.entry import TORCH, CudaFacts, ImagePlatform
-from imagegen.plan.projects.model import (
+from imagegen.projects import conda, dockerfile, entry, locks, requirements
+from imagegen.projects.entry import TORCH, CudaFacts, ImagePlatform
+from imagegen.projects.model import (
     OWN_PACKAGE,
     DeclaringFile,
     MarkerTarget,
@@ -38,8 +38,8 @@ from imagegen.plan.projects.model import (
     malformed,
     read_text,
 )
-from imagegen.plan.projects.names import BaseConfig, KnownImage
-from imagegen.plan.rules import CellAnswer
+from imagegen.projects.names import BaseConfig, KnownImage
+from imagegen.spec.model import NO_CUDA, Cell, StackFile, cuda_version
 
 # The files that `imagegen init` looks for; lock files come before declarations.
 FILES = (

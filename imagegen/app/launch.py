@@ -20,10 +20,10 @@ from imagegen.core.data import shipped
 from imagegen.core.errors import LockError, UsageError
 from imagegen.core.registry import reference as references
 from imagegen.image.layers.plan import HOME
-from imagegen.plan.lock import local_tags
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import Cell
-from imagegen.supply.trust import project
+from imagegen.lock import local_tags
+from imagegen.lock.model import Lock
+from imagegen.spec.model import Cell
+from imagegen.trust import project
 from imagegen.wheels.wheelhouse import with_local_wheels
 
 # Target -> the kind of its specification.

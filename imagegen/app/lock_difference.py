@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.rules import Verdict
-from imagegen.supply.compare.difference import Change, Difference
+from imagegen.compare.difference import Change, Difference
+from imagegen.compat import Verdict
+from imagegen.lock.model import Lock
 
 
 @dataclass(frozen=True)

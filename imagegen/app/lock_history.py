@@ -8,23 +8,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from imagegen import lock
 from imagegen.app.comparison_facts import comparison_facts
 from imagegen.app.lock_difference import LockDifference, LockSummary, LockVerdict, lock_difference
 from imagegen.app.nightly import changes
 from imagegen.app.nightly.changes import ChangelogSection
 from imagegen.app.nightly.propose import RejectedUpdate
 from imagegen.app.session import Session
+from imagegen.compare import wording
+from imagegen.compare.difference import ComparisonFacts, Difference, difference
+from imagegen.compare.operands import of_lock
+from imagegen.compat import Facts, Verdict, facts_of_lock
 from imagegen.core import data
 from imagegen.core.errors import FetchError, LockError
 from imagegen.core.git import local
-from imagegen.plan import lock
-from imagegen.plan.lock.file import loads
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import Cell
-from imagegen.plan.rules import Facts, Verdict, facts_of_lock
-from imagegen.supply.compare import wording
-from imagegen.supply.compare.difference import ComparisonFacts, Difference, difference
-from imagegen.supply.compare.operands import of_lock
+from imagegen.lock.file import loads
+from imagegen.lock.model import Lock
+from imagegen.spec.model import Cell
 
 LONGEST = 24  # changes of a lock that a report has: half a year of weekly locks
 _ALL = 100_000  # commits of a lock that are counted

@@ -6,23 +6,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from imagegen import lock
 from imagegen.app.assemble import ensure_wheels
 from imagegen.app.audit import audit_before_image
 from imagegen.app.check_locks import LockedImage, require_unchanged_sources
 from imagegen.app.session import Session
+from imagegen.compat import facts_of_lock
 from imagegen.core.errors import AuditError, IncompatibleError, LockError
 from imagegen.core.git import PackedTree
 from imagegen.core.text import counted, did_you_mean
 from imagegen.image import base, layers
-from imagegen.plan import lock
-from imagegen.plan.lock.environments import combine, locked_environments, shared_wheels
-from imagegen.plan.lock.model import Foundation, Lock
-from imagegen.plan.matrix.model import Cell
-from imagegen.plan.projects.stack import read_stack
-from imagegen.plan.rules import facts_of_lock
-from imagegen.wheels.resolve.candidates import LocalWheelSelector
-from imagegen.wheels.resolve.options import LockOptions
-from imagegen.wheels.resolve.stages import LockRequest, lock_cell
+from imagegen.lock.environments import combine, locked_environments, shared_wheels
+from imagegen.lock.make.candidates import LocalWheelSelector
+from imagegen.lock.make.options import LockOptions
+from imagegen.lock.make.stages import LockRequest, lock_cell
+from imagegen.lock.model import Foundation, Lock
+from imagegen.projects.stack import read_stack
+from imagegen.spec.model import Cell
 
 _RECORD_REMOVED = "the lock changed, so its record was removed; `imagegen lock --record` makes a new one"
 

@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 from imagegen.core.config import Settings, mirror_name
 from imagegen.core.net import package_index
 from imagegen.core.store import Store
-from imagegen.plan.lock.foundation import MIRROR, InterpreterArchive, LockedInterpreter, resolve_interpreter
-from imagegen.plan.lock.model import LOCAL, URL, Lock, LockedBuild, LockedSdist, LockedWheel
-from imagegen.plan.matrix.model import Cell, Requirement
-from imagegen.plan.matrix.recipe import Commit
-from imagegen.plan.wheel_target import WheelTarget, find_local_wheel
+from imagegen.lock.foundation import MIRROR, InterpreterArchive, LockedInterpreter, resolve_interpreter
+from imagegen.lock.model import LOCAL, URL, Lock, LockedBuild, LockedSdist, LockedWheel
+from imagegen.spec.model import Cell, Requirement
+from imagegen.spec.recipe import Commit
+from imagegen.spec.wheel_target import WheelTarget, find_local_wheel
 
 if TYPE_CHECKING:
     from imagegen.wheels.catalogue import Catalogue

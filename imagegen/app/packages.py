@@ -10,11 +10,11 @@ from packaging.version import Version
 
 from imagegen.app.session import Session
 from imagegen.audit.model import Licence
+from imagegen.compare.difference import rank
 from imagegen.core.net import package_index
-from imagegen.plan.lock.model import LOCAL, Lock, LockedBuild, LockedFile, LockedWheel, reason
-from imagegen.plan.lock.uv_resolve import UPLOADS
-from imagegen.supply.compare.difference import rank
-from imagegen.supply.trust.licences import wheel_terms
+from imagegen.lock.model import LOCAL, Lock, LockedBuild, LockedFile, LockedWheel, reason
+from imagegen.lock.uv_resolve import UPLOADS
+from imagegen.trust.licences import wheel_terms
 
 _PAGES = "https://deps.dev/pypi"  # of releases on PyPI: licences, advisories, dependencies, and a link to the index
 

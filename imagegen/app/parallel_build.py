@@ -20,7 +20,7 @@ from imagegen.app.session import Session
 from imagegen.core.data import parse_json
 from imagegen.core.errors import IncompatibleError, LockError
 from imagegen.core.text import counted
-from imagegen.plan.matrix.model import Cell
+from imagegen.spec.model import Cell
 
 _PROGRAM = (sys.executable, "-P", "-c", "from imagegen.cli.main import main; main()")
 # A build uses two cores for most of its time. In addition to imagegen, containers of its smoke checks have up to four

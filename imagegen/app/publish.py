@@ -40,15 +40,21 @@ from imagegen.core.registry.push import PushTotals
 from imagegen.core.registry.reference import endpoint, engine_name
 from imagegen.core.registry.session import credentials_for
 from imagegen.core.store import Store
+from imagegen.engine import Engine
 from imagegen.image import layers
 from imagegen.image.inventory.subjects import known_scans
 from imagegen.image.layers import Image
 from imagegen.image.layers.gzip_layers import compress_with_gzip
-from imagegen.plan.lock import local_tags
-from imagegen.plan.lock.model import Lock, Record
-from imagegen.plan.matrix.model import Cell
+from imagegen.lock import local_tags
+from imagegen.lock.model import Lock, Record
+from imagegen.publish import attachments
+from imagegen.publish.push_image import format_summary, push
+from imagegen.publish.remote_layers import AttachmentReader, find_remote_layers
+from imagegen.publish.repository import RemoteRepository, TaggedManifest
+from imagegen.publish.smoke_attestation import find_attested, smoke_document
+from imagegen.publish.tag_moves import move_tags, recover
+from imagegen.publish.tags import COMPRESSION_SUFFIXES
 from imagegen.run import numerics, smoke
-from imagegen.run.engine import Engine
 from imagegen.run.smoke_reports import (
     PassedSmokeReport,
     SmokeRequirement,
@@ -56,19 +62,13 @@ from imagegen.run.smoke_reports import (
     passed_report,
     save_passed_report,
 )
-from imagegen.supply.publish import attachments
-from imagegen.supply.publish.push_image import format_summary, push
-from imagegen.supply.publish.remote_layers import AttachmentReader, find_remote_layers
-from imagegen.supply.publish.repository import RemoteRepository, TaggedManifest
-from imagegen.supply.publish.smoke_attestation import find_attested, smoke_document
-from imagegen.supply.publish.tag_moves import move_tags, recover
-from imagegen.supply.publish.tags import COMPRESSION_SUFFIXES
-from imagegen.supply.trust import provenance
-from imagegen.supply.trust.attach import attach
-from imagegen.supply.trust.documents import FACT, FACTS, LAYERS, Document
-from imagegen.supply.trust.known_licences import read_known_licences
-from imagegen.supply.trust.licences import KnownLicences
-from imagegen.supply.trust.restrictions import find_restrictions
+from imagegen.spec.model import Cell
+from imagegen.trust import provenance
+from imagegen.trust.attach import attach
+from imagegen.trust.documents import FACT, FACTS, LAYERS, Document
+from imagegen.trust.known_licences import read_known_licences
+from imagegen.trust.licences import KnownLicences
+from imagegen.trust.restrictions import find_restrictions
 
 
 @dataclass(frozen=True)

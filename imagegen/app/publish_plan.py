@@ -15,11 +15,11 @@ from imagegen.core.text import counted
 from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.image.layers.sources import plan_layers, previously_built_layers
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import Cell
+from imagegen.lock.model import Lock
+from imagegen.publish.plan import LocatedLayer, PublishPlan, RegistryState, plan
+from imagegen.publish.repository import RemoteRepository
 from imagegen.run.smoke_reports import SmokeRequirement, find_saved
-from imagegen.supply.publish.plan import LocatedLayer, PublishPlan, RegistryState, plan
-from imagegen.supply.publish.repository import RemoteRepository
+from imagegen.spec.model import Cell
 
 
 def plan_publish(publisher: Publisher, cells: Sequence[tuple[Cell, Lock]]) -> tuple[PublishPlan, ...]:

@@ -20,18 +20,18 @@ from imagegen.core.types import Compression
 from imagegen.image import layers
 from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.plan import LAYER_FORMAT
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import Cell
-from imagegen.supply.publish.repository import RemoteRepository
-from imagegen.supply.publish.tags import Channel, TagInput, Tags, tags
-from imagegen.supply.trust import keys
-from imagegen.supply.trust.keyless import keyless
-from imagegen.supply.trust.licences import KnownLicences
-from imagegen.supply.trust.project import Project
-from imagegen.supply.trust.project import load as load_project
-from imagegen.supply.trust.restrictions import find_restrictions
-from imagegen.supply.trust.signers import Signer, Trust
-from imagegen.supply.trust.source_commit import SourceCommit, find_source
+from imagegen.lock.model import Lock
+from imagegen.publish.repository import RemoteRepository
+from imagegen.publish.tags import Channel, TagInput, Tags, tags
+from imagegen.spec.model import Cell
+from imagegen.trust import keys
+from imagegen.trust.keyless import keyless
+from imagegen.trust.licences import KnownLicences
+from imagegen.trust.project import Project
+from imagegen.trust.project import load as load_project
+from imagegen.trust.restrictions import find_restrictions
+from imagegen.trust.signers import Signer, Trust
+from imagegen.trust.source_commit import SourceCommit, find_source
 
 KEY_VARIABLE = "IMAGEGEN_SIGNING_KEY"
 _PASSWORD_VARIABLE = "COSIGN_PASSWORD"  # noqa: S105 - the variable's name, which cosign has too

@@ -9,7 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from imagegen import __version__
+from imagegen import __version__, lock
+from imagegen import compat as compatibility
+from imagegen import spec as matrix
 from imagegen.core import compiled, data, net
 from imagegen.core.compiled import ResultCache
 from imagegen.core.config import Settings
@@ -28,19 +30,17 @@ from imagegen.core.errors import (
 from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.core.text import counted
-from imagegen.plan import lock, matrix
-from imagegen.plan import rules as compatibility
-from imagegen.plan.matrix import api, metadata
-from imagegen.plan.matrix.api import PackageNames
-from imagegen.plan.matrix.cells import Matrix
-from imagegen.plan.matrix.model import Cell, Rule
+from imagegen.spec import api, metadata
+from imagegen.spec.api import PackageNames
+from imagegen.spec.cells import Matrix
+from imagegen.spec.model import Cell, Rule
 
 if TYPE_CHECKING:
-    from imagegen.plan.lock.model import Lock
-    from imagegen.plan.matrix.model_types import Models
-    from imagegen.plan.rules import CellAnswer, Conflict, Facts, Knowledge, MetadataCache, Verdict
-    from imagegen.plan.rules.scans import PackageDemands
-    from imagegen.plan.rules.statements import StatementTable
+    from imagegen.compat import CellAnswer, Conflict, Facts, Knowledge, MetadataCache, Verdict
+    from imagegen.compat.scans import PackageDemands
+    from imagegen.compat.statements import StatementTable
+    from imagegen.lock.model import Lock
+    from imagegen.spec.model_types import Models
     from imagegen.wheels.catalogue import Catalogue
 
 _SHIPPED = ("matrices", "wheels")
@@ -185,7 +185,7 @@ class Session:
     @cached_property
     def metadata(self) -> MetadataCache:
         """The statements of the harvested package metadata, and the demands of scanned wheels."""
-        from imagegen.plan.matrix import scans  # late: what earlier runs have answered needs none
+        from imagegen.spec import scans  # late: what earlier runs have answered needs none
 
         directories = self.matrix_directories
         scanned = frozenset(scans.names(directories))
@@ -239,14 +239,14 @@ class Session:
         """
         if not cell.stack:
             return compatibility.facts_of_cell(cell)
-        from imagegen.plan.projects.stack import facts_of_stack  # late: few cells have such a file
+        from imagegen.projects.stack import facts_of_stack  # late: few cells have such a file
 
         return facts_of_stack(cell, self.project)
 
     @cached_property
     def model_types(self) -> Models:
         """The model types of checkpoints, with the releases that support them. Raises MatrixError."""
-        from imagegen.plan.matrix import model_types  # late: questions alone need it
+        from imagegen.spec import model_types  # late: questions alone need it
 
         return self._compiled("model-types", "", lambda: model_types.load(self.matrix_directories))
 
@@ -311,7 +311,7 @@ class Session:
 
     def _join_locks(self, cell: Cell, text: str, path: Path) -> Lock:
         """Return the lock of an image with several environments. Raises LockError where a cell of one has none."""
-        from imagegen.plan.lock.environments import join
+        from imagegen.lock.environments import join
 
         file = self.compiled.of(
             "environments", os.path.abspath(path), [compiled.digest_of(text)], lambda: lock.loads_combined(text, path)
@@ -402,7 +402,7 @@ class Session:
 
     def require_own_packages(self, locked: Lock, cell: Cell) -> None:
         """Bring the project's own packages into the store. Raises LockError if they differ from the lock."""
-        from imagegen.plan.lock.model import LOCAL  # late: it is loaded where there is a lock
+        from imagegen.lock.model import LOCAL  # late: it is loaded where there is a lock
 
         if any(wheel.file.index == LOCAL for wheel in locked.wheels):  # else no store is needed
             lock.require_own_packages(locked, cell, self.project, self.store)
@@ -410,7 +410,7 @@ class Session:
     def require_unchanged_stack(self, locked: Lock, cell: Cell) -> None:
         """Raise LockError where the project's lock file no longer has the packages of a lock."""
         if cell.stack:
-            from imagegen.plan.projects.stack import read_stack  # late: an ordinary build reads no such file
+            from imagegen.projects.stack import read_stack  # late: an ordinary build reads no such file
 
             read_stack(cell.stack, self.project).require_unchanged(locked, cell)
 
@@ -445,13 +445,13 @@ class Session:
         The lock is neither stale nor does it contradict its cell.
         """
         from imagegen.image import layers  # late, here and below: a question about no cell needs neither
-        from imagegen.plan.lock.freshness import gpus_of
+        from imagegen.lock.freshness import gpus_of
 
         wrong: list[str] = []
         if locked.gpu != gpus_of(cell, self.matrix.rules, compatibility.facts_of_lock(locked, cell.base.glibc)):
             wrong.append("gpu.driver")
         if any(wheel.file.url for wheel in locked.wheels):
-            from imagegen.wheels.resolve import candidates
+            from imagegen.lock.make import candidates
 
             wrong += candidates.uncatalogued(locked, cell, self.wheel_catalogue)
         return (*wrong, *layers.record_contradictions(locked))
@@ -459,7 +459,7 @@ class Session:
     def scratch_lock(self, cell: Cell, locked: Lock, error: PackagesGoneError) -> Lock:
         """Return the lock with today's Debian packages, and write it next to the store, not into the project."""
         from imagegen.image import base
-        from imagegen.plan.lock.builds import keyed
+        from imagegen.lock.builds import keyed
 
         moved = replace(locked, base=base.resolve(cell.base, cell.platform, self.settings, self.progress), record=None)
         fresh = replace(

@@ -22,12 +22,12 @@ from imagegen.image.inventory.subjects import scan_system
 from imagegen.image.layers import Layer, LayerOrigin, RemoteLayers, ensure_layers, resolve_layers
 from imagegen.image.layers.plan import LayerPlan
 from imagegen.image.layers.sources import LayerSource, from_image, plan_base
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import Cell
-from imagegen.supply.publish import prebuilt
-from imagegen.supply.publish.repository import RemoteRepository
-from imagegen.supply.publish.shares import images_by_layer, share
-from imagegen.supply.trust.signers import Signer, Trust
+from imagegen.lock.model import Lock
+from imagegen.publish import prebuilt
+from imagegen.publish.repository import RemoteRepository
+from imagegen.publish.shares import images_by_layer, share
+from imagegen.spec.model import Cell
+from imagegen.trust.signers import Signer, Trust
 
 _SHARED = 2  # cells, with the one that is published
 _ROUNDS = 4  # a larger number makes fewer layers twice, and downloads fewer at a time where no other worker runs

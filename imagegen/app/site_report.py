@@ -11,8 +11,8 @@ from imagegen.app.packages import LockedPackage
 from imagegen.app.states import CellState
 from imagegen.app.unlocked import UnlockedCell
 from imagegen.image.layers import Size
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import Cell, Rule
+from imagegen.lock.model import Lock
+from imagegen.spec.model import Cell, Rule
 
 Smoke = Mapping[str, Any]  # as smoke.SmokeReport.as_dict has it
 Audit = Mapping[str, Any]  # as audit.report.AuditReport.as_dict has it

@@ -17,8 +17,8 @@ from imagegen.app.site_report import Audit, CellReport, SiteReport, Smoke
 from imagegen.app.states import MEANINGS, CellState, StateName
 from imagegen.core.text import counted
 from imagegen.image.layers import shared
-from imagegen.plan.lock.model import Lock, main_versions
-from imagegen.plan.matrix.model import Cell, Rule
+from imagegen.lock.model import Lock, main_versions
+from imagegen.spec.model import Cell, Rule
 
 _ON_CARDS = 4  # main components
 _SPECIFICATIONS = {"compose": "Docker Compose", "kubernetes": "Kubernetes", "slurm": "Slurm"}  # of a card, by target

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
+from imagegen.compat import CellAnswer
 from imagegen.core.deferred import dataclass
 from imagegen.core.errors import LockError
 from imagegen.core.text import counted
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.rules import CellAnswer
+from imagegen.lock.model import Lock
 
 if TYPE_CHECKING:
     pass

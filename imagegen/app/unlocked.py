@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from imagegen.core.net import package_index
-from imagegen.plan.matrix.model import Cell, Requirement
+from imagegen.spec.model import Cell, Requirement
 
 
 @dataclass(frozen=True)

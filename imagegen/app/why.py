@@ -9,9 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from imagegen.app.session import Session
-from imagegen.core.context import Context
-from imagegen.plan.matrix.cells import Matrix
-from imagegen.plan.rules import (
+from imagegen.compat import (
     CellAnswer,
     Explanation,
     PlatformChoices,
@@ -24,6 +22,8 @@ from imagegen.plan.rules import (
     parse_question,
     suggest,
 )
+from imagegen.core.context import Context
+from imagegen.spec.cells import Matrix
 
 if TYPE_CHECKING:
     from imagegen.app.states import CellState
@@ -95,7 +95,7 @@ def _question(session: Session, words: Sequence[str], sets: Sequence[str]) -> Qu
     metadata, harvested = session.metadata, sorted(session.harvested)
     question = complete_names(parse(Vocabulary.of(matrix, harvested)), metadata)
     if missing := missing_metadata(question, metadata):
-        from imagegen.plan.index_metadata import on_demand  # late, for the network
+        from imagegen.index_metadata import on_demand  # late, for the network
 
         context = Context(session.store, session.settings, session.progress)
         packages = on_demand.look_up(missing, context, today(), question.extras)
@@ -110,7 +110,7 @@ def _with_locked_versions(session: Session, words: Sequence[str]) -> Matrix:
     cell_ids = {session.matrix.defaults.get(word, word) for word in words}
     if not any(cell.stack and cell.id in cell_ids for cell in session.matrix.all_cells):
         return session.matrix
-    from imagegen.plan.projects.stack import with_known_versions  # late: few cells have such a file
+    from imagegen.projects.stack import with_known_versions  # late: few cells have such a file
 
     return replace(
         session.matrix,

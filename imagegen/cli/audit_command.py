@@ -17,10 +17,10 @@ from imagegen.cli.app import App, json_option, pass_app
 from imagegen.cli.audit_subjects import AuditArguments, subjects
 from imagegen.cli.audit_text import table, wrapped
 from imagegen.cli.output import check_writable
+from imagegen.compat import Vocabulary
 from imagegen.core.errors import OptionConflictError
 from imagegen.core.types import Gpu
-from imagegen.plan.matrix import model_types
-from imagegen.plan.rules import Vocabulary
+from imagegen.spec import model_types
 
 
 @click.command("audit")

@@ -15,8 +15,8 @@ from imagegen.cli.options import builder_option, cells_by_index, platform_option
 from imagegen.cli.output import print_report
 from imagegen.cli.table import Styled, Table
 from imagegen.core.errors import OptionConflictError, SmokeError, UsageError
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import Cell
+from imagegen.lock.model import Lock
+from imagegen.spec.model import Cell
 
 
 @click.command("build")
@@ -132,7 +132,7 @@ def build_into_engine(app: App, cell: Cell, lock: Lock, options: BuildOptions) -
 
     Raises the errors of `build_image`.
     """
-    from imagegen.run.engine import Engine  # late, because a build into a layout needs no engine
+    from imagegen.engine import Engine  # late, because a build into a layout needs no engine
 
     with Engine.connect(app.settings, app.progress) as engine:
         try:

@@ -14,15 +14,15 @@ from imagegen.cli.app import App, json_option, pass_app
 from imagegen.cli.numerics_tables import changed_numerics
 from imagegen.cli.output import print_lines
 from imagegen.cli.table import Table
+from imagegen.compare import numerics, references, wording
+from imagegen.compare.difference import CORES, Change, Difference, Rebuild, difference
+from imagegen.compare.operands import ComparedLayer, DiffOperand
 from imagegen.core.errors import UsageError
 from imagegen.core.net import Client
 from imagegen.core.oci import Platform
 from imagegen.core.text import shown
 from imagegen.image import layers
 from imagegen.run.numerics import Fingerprint, recall
-from imagegen.supply.compare import numerics, references, wording
-from imagegen.supply.compare.difference import CORES, Change, Difference, Rebuild, difference
-from imagegen.supply.compare.operands import ComparedLayer, DiffOperand
 from imagegen.wheels.throttle import duration
 
 

@@ -6,17 +6,17 @@ from typing import TextIO
 
 import click
 
+from imagegen.checks.preflight.model import Image
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.core.errors import EngineError, OptionConflictError
 from imagegen.core.oci import MACHINES
-from imagegen.incontainer.preflight.model import Image
-from imagegen.plan.lock import local_tags
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix import model_types
-from imagegen.plan.matrix.model import Cell
+from imagegen.engine import Engine
+from imagegen.lock import local_tags
+from imagegen.lock.model import Lock
 from imagegen.run import doctor
 from imagegen.run.doctor_log import LONGEST_LOG
-from imagegen.run.engine import Engine
+from imagegen.spec import model_types
+from imagegen.spec.model import Cell
 
 
 @click.command("doctor")

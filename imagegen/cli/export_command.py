@@ -10,7 +10,7 @@ from imagegen.app.assemble import assemble_image, ensure_wheels
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.core.progress import human
 from imagegen.core.store.images import require_new_file
-from imagegen.supply.export import squashfs
+from imagegen.export import squashfs
 
 
 @click.command("export")

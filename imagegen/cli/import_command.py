@@ -11,7 +11,7 @@ from imagegen.app.import_image import import_image, is_image
 from imagegen.app.import_project import Imported, Selection, import_project
 from imagegen.cli.app import App, json_option, pass_app
 from imagegen.core.text import counted, shown
-from imagegen.plan.projects.model import Omission
+from imagegen.projects.model import Omission
 
 _WORDS = {"compatible": "no known conflict", "incompatible": "conflict", "unknown": "unknown"}
 

@@ -11,7 +11,7 @@ from imagegen.cli.app import App, json_option, pass_app
 from imagegen.cli.build_command import build_into_engine
 from imagegen.cli.import_command import show
 from imagegen.core.errors import OptionConflictError
-from imagegen.wheels.resolve.options import LockOptions
+from imagegen.lock.make.options import LockOptions
 
 
 @click.command("init")

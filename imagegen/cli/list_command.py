@@ -9,8 +9,8 @@ from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.cli.table import Table
 from imagegen.core.errors import LockError
 from imagegen.core.store import images
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import Cell
+from imagegen.lock.model import Lock
+from imagegen.spec.model import Cell
 
 
 @click.command("list")

@@ -9,7 +9,7 @@ import click
 from imagegen.app.check_locks import LockedImage, check_locks
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.core.errors import OptionConflictError, UsageError
-from imagegen.wheels.resolve.options import LockOptions
+from imagegen.lock.make.options import LockOptions
 
 
 @click.command("lock")

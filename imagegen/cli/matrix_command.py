@@ -13,9 +13,9 @@ from imagegen.app import cell_states
 from imagegen.app.states import CellState, StateName
 from imagegen.cli.app import App, complete_cells, pass_app
 from imagegen.cli.table import Styled, Table
+from imagegen.compat import CellAnswer
 from imagegen.core.text import shown
-from imagegen.plan.matrix.model import Cell
-from imagegen.plan.rules import CellAnswer
+from imagegen.spec.model import Cell
 
 _RULES: dict[StateName, tuple[str, str]] = {  # the answer of rules and metadata, and its colour
     "tested": ("no conflict", "green"),

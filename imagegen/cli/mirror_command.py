@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import click
 
+from imagegen import mirror
 from imagegen.app.check_locks import require_unchanged_copies
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.core.config import MIRROR_VARIABLE
@@ -13,7 +14,7 @@ from imagegen.core.context import Context
 from imagegen.core.progress import human
 from imagegen.core.registry.layout import place
 from imagegen.core.text import counted
-from imagegen.supply import mirror, mirror_listing
+from imagegen.mirror import listing as mirror_listing
 
 
 @click.command("mirror")

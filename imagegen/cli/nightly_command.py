@@ -21,9 +21,9 @@ from imagegen.cli.publish_command import key_option
 from imagegen.cli.table import Styled, Table
 from imagegen.core.errors import LockError, OptionConflictError
 from imagegen.core.text import shown
-from imagegen.plan.matrix.model import Cell
+from imagegen.lock.make.options import parse_cutoff
 from imagegen.run.smoke import SmokeFailed
-from imagegen.wheels.resolve.options import parse_cutoff
+from imagegen.spec.model import Cell
 
 _COLOUR = {"failed": "red", "unchanged": "yellow"}
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from imagegen.cli.table import Table
+from imagegen.compare.numerics import Numerics, size
 from imagegen.core.text import shown
 from imagegen.run.smoke import SmokeReport
-from imagegen.supply.compare.numerics import Numerics, size
 
 
 def measured_numerics(report: SmokeReport) -> Iterator[str | Table]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from imagegen.cli.app import App
-from imagegen.plan.matrix.model import Cell
+from imagegen.spec.model import Cell
 
 builder_option = click.option(
     "--builder",

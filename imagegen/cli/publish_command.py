@@ -16,11 +16,11 @@ from imagegen.cli.options import builder_option, cells_by_index, platform_option
 from imagegen.cli.output import print_report
 from imagegen.core.errors import OptionConflictError
 from imagegen.core.types import Compression
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import Cell
+from imagegen.lock.model import Lock
+from imagegen.publish.plan import lines
+from imagegen.publish.tags import CHANNELS, COMPRESSIONS, Channel
 from imagegen.run.smoke import SmokeFailed
-from imagegen.supply.publish.plan import lines
-from imagegen.supply.publish.tags import CHANNELS, COMPRESSIONS, Channel
+from imagegen.spec.model import Cell
 
 key_option = click.option(
     "--key",

@@ -10,11 +10,11 @@ import click
 from imagegen.app.check_locks import require_unchanged_copies
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.core.errors import EngineError, OptionConflictError, PackagesGoneError
+from imagegen.engine import Engine
 from imagegen.image import dockerfile as recipe
-from imagegen.plan.lock import local_tags
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import Cell
-from imagegen.run.engine import Engine
+from imagegen.lock import local_tags
+from imagegen.lock.model import Lock
+from imagegen.spec.model import Cell
 
 _ONE_JOB = (
     "NOTE: for %s, the printed command compiles one file at a time; "

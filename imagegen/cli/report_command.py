@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from imagegen import lock
 from imagegen.app import cell_states, lock_history, site, site_folder, site_report, site_view, unlocked
 from imagegen.app.audit import audit_report
 from imagegen.app.launch import published_repository
@@ -16,17 +17,16 @@ from imagegen.app.publisher import expected_digest
 from imagegen.app.unlocked import UnlockedCell
 from imagegen.audit.model import Licence
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
+from imagegen.compat import unconfirmed
 from imagegen.core.errors import PublishError
 from imagegen.core.text import counted
 from imagegen.image import dockerfile, layers
-from imagegen.plan import lock
-from imagegen.plan.lock import local_tags
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import Cell
-from imagegen.plan.rules import unconfirmed
-from imagegen.supply.publish.tags import TagInput, tags
-from imagegen.supply.trust.known_licences import stored_licences, with_system
-from imagegen.supply.trust.sbom import sbom
+from imagegen.lock import local_tags
+from imagegen.lock.model import Lock
+from imagegen.publish.tags import TagInput, tags
+from imagegen.spec.model import Cell
+from imagegen.trust.known_licences import stored_licences, with_system
+from imagegen.trust.sbom import sbom
 from imagegen.wheels.wheelhouse import with_local_wheels
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)

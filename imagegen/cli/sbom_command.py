@@ -9,8 +9,8 @@ import click
 from imagegen.app.publisher import known_digest
 from imagegen.cli.app import App, complete_cells, pass_app
 from imagegen.cli.output import write_document
-from imagegen.supply.trust.known_licences import read_known_licences
-from imagegen.supply.trust.sbom import sbom
+from imagegen.trust.known_licences import read_known_licences
+from imagegen.trust.sbom import sbom
 from imagegen.wheels.wheelhouse import with_local_wheels
 
 

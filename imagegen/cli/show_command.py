@@ -15,10 +15,10 @@ from imagegen.cli.table import Styled, Table, print_styled
 from imagegen.core.errors import LockError
 from imagegen.core.progress import human
 from imagegen.core.text import counted
-from imagegen.plan.lock import local_tags
-from imagegen.plan.lock.environments import shared_wheels
-from imagegen.plan.lock.model import LOCAL, Lock, LockedBuild, LockedCopy, LockedGit, LockedWheel, reason
-from imagegen.plan.matrix.model import Cell
+from imagegen.lock import local_tags
+from imagegen.lock.environments import shared_wheels
+from imagegen.lock.model import LOCAL, Lock, LockedBuild, LockedCopy, LockedGit, LockedWheel, reason
+from imagegen.spec.model import Cell
 
 if TYPE_CHECKING:
     from imagegen.image.layers import Size

@@ -16,7 +16,7 @@ from imagegen.core.progress import human
 from imagegen.core.store import images
 from imagegen.image import inputs
 from imagegen.image.inventory.subjects import blobs
-from imagegen.plan.matrix.model import Cell
+from imagegen.spec.model import Cell
 from imagegen.wheels import wheelhouse
 
 _WHEELHOUSE = "the wheelhouse"  # among cells, as an owner of blobs

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import click
 
+from imagegen.checks.smoke.table import applicable
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.cli.numerics_tables import measured_numerics
 from imagegen.cli.output import check_writable, print_lines, print_report
 from imagegen.core.errors import EngineError, SmokeError, UsageError
-from imagegen.incontainer.smoke.table import applicable
-from imagegen.plan.lock import local_tags
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import Cell
+from imagegen.engine import Engine
+from imagegen.lock import local_tags
+from imagegen.lock.model import Lock
 from imagegen.run import numerics, smoke
-from imagegen.run.engine import Engine
 from imagegen.run.smoke import SmokeReport, parts
+from imagegen.spec.model import Cell
 
 
 @click.command("test")

@@ -14,25 +14,25 @@ import click
 from imagegen.app.check_locks import require_unchanged_copies
 from imagegen.app.comparison import NO_SIGNER, known_names, verify_image
 from imagegen.cli.app import App, json_option, pass_app
+from imagegen.compare import rebuild, references
+from imagegen.compare.verdict import ImageVerdict, StepResult, StepStatus
+from imagegen.compare.verify import VerificationOptions, VerifiedImage
 from imagegen.core import registry
 from imagegen.core.errors import LockError, UsageError
 from imagegen.core.net import Client
 from imagegen.core.registry.layout import LayoutRepository
 from imagegen.core.text import shown
 from imagegen.image.inventory.archive import piped
-from imagegen.plan.lock.file import dumps_attached
-from imagegen.supply.compare import rebuild, references
-from imagegen.supply.compare.verdict import ImageVerdict, StepResult, StepStatus
-from imagegen.supply.compare.verify import VerificationOptions, VerifiedImage
-from imagegen.supply.publish.tags import contradiction
-from imagegen.supply.trust import project as projects
-from imagegen.supply.trust.project import Key, Project
+from imagegen.lock.file import dumps_attached
+from imagegen.publish.tags import contradiction
+from imagegen.trust import project as projects
+from imagegen.trust.project import Key, Project
 
 if TYPE_CHECKING:
+    from imagegen.compare.image_bytes import ReadImage
     from imagegen.image.inventory.layers import Stream
-    from imagegen.plan.lock.model import Lock
-    from imagegen.plan.matrix.model import Cell
-    from imagegen.supply.compare.image_bytes import ReadImage
+    from imagegen.lock.model import Lock
+    from imagegen.spec.model import Cell
 
 _REBUILD = "rebuild"  # name of the step
 

@@ -11,7 +11,7 @@ from imagegen.cli.options import builder_option
 from imagegen.core.context import Context
 from imagegen.core.errors import UsageError
 from imagegen.core.text import did_you_mean
-from imagegen.plan.lock.model import Lock
+from imagegen.lock.model import Lock
 from imagegen.wheels import wheelhouse
 
 

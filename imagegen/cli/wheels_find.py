@@ -11,20 +11,20 @@ import click
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from imagegen import lock
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.cli.table import Table
+from imagegen.compare.difference import CORES, estimate
 from imagegen.core.errors import UsageError
 from imagegen.core.net import Client
 from imagegen.core.text import counted, did_you_mean, shown
-from imagegen.plan import lock
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import Cell, Component, Requirement
-from imagegen.plan.matrix.recipe import Recipe
-from imagegen.supply.compare.difference import CORES, estimate
+from imagegen.lock.make import candidates
+from imagegen.lock.model import Lock
+from imagegen.spec.model import Cell, Component, Requirement
+from imagegen.spec.recipe import Recipe
 from imagegen.wheels import catalogue
 from imagegen.wheels.find import Candidate, WheelRequirement, find, unreachable
 from imagegen.wheels.offers import WheelSource
-from imagegen.wheels.resolve import candidates
 from imagegen.wheels.throttle import BuildJob, duration
 
 

@@ -11,7 +11,7 @@ from imagegen.cli.app import App, json_option, pass_app
 from imagegen.core.errors import UsageError
 from imagegen.core.progress import human
 from imagegen.core.text import counted, did_you_mean
-from imagegen.plan.lock.builds import BuiltWheel
+from imagegen.lock.builds import BuiltWheel
 from imagegen.wheels import wheelhouse
 
 _YOUNG = 30 * 24 * 3600  # seconds

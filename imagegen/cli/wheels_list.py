@@ -12,7 +12,7 @@ from imagegen.cli.app import App, json_option, pass_app
 from imagegen.cli.table import Table
 from imagegen.core.progress import human
 from imagegen.core.text import shown
-from imagegen.plan.lock.builds import BuiltWheel
+from imagegen.lock.builds import BuiltWheel
 from imagegen.wheels import wheelhouse
 
 _UNITS = (("day", 86400), ("hour", 3600), ("minute", 60))

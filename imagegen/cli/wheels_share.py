@@ -14,7 +14,7 @@ from imagegen.core.net import Client
 from imagegen.core.oci import is_digest
 from imagegen.core.progress import human
 from imagegen.core.text import counted, did_you_mean
-from imagegen.plan.lock.builds import BuiltWheel
+from imagegen.lock.builds import BuiltWheel
 from imagegen.wheels import wheelhouse
 
 

@@ -10,11 +10,11 @@ import click
 
 from imagegen.app.why import WhyAnswer, WorkingCombination, answer_by_environment
 from imagegen.cli.app import App, pass_app
+from imagegen.compat import Explanation, Question
+from imagegen.compat.model_types import model_type_summary, split_model_types
+from imagegen.compat.verdict import WORST_FIRST, Answer, kind_in_words
 from imagegen.core.errors import UsageError
 from imagegen.core.text import shown
-from imagegen.plan.rules import Explanation, Question
-from imagegen.plan.rules.model_types import model_type_summary, split_model_types
-from imagegen.plan.rules.verdict import WORST_FIRST, Answer, kind_in_words
 
 if TYPE_CHECKING:
     from imagegen.app.states import CellState, StateName
@@ -84,7 +84,7 @@ def _nearest_in_words(combination: WorkingCombination) -> str:
 
 
 def _compiling(build: NeededBuild) -> str:
-    from imagegen.supply.compare.difference import CORES, estimate  # late, as above
+    from imagegen.compare.difference import CORES, estimate  # late, as above
     from imagegen.wheels.throttle import duration
 
     seconds = estimate(build.work)

@@ -140,7 +140,7 @@ class ImageConfig:
 class RemoteImage:
     """One platform's image: the digest of its manifest, and the parts that the manifest and its config name.
 
-    Annotations and the order of the fields are of a lock, which holds it as a base's content (plan/lock/foundation.py).
+    Annotations and the order of the fields are of a lock, which holds it as a base's content (lock/foundation.py).
     """
 
     digest: Digest

@@ -343,7 +343,7 @@ def _wheel_url(url: str) -> str:
     return url
 
 
-# Text of users. Text is prose; Line may be empty or begin with white space, as values and reasons in a lock may.
+# Text is prose; Line may be empty or begin with white space, as values and reasons in a lock may.
 Text = Annotated[str, _Limits(min_length=1, max_length=1000), Check(_text)]
 Line = Annotated[str, _Limits(), Check(_line)]
 
@@ -356,10 +356,9 @@ PartName = Annotated[
     str, string(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", meaning="the name of a component, a variable or a Debian package")
 ]
 AxisValue = Annotated[str, string(r"[a-z0-9]+(?:[./-][a-z0-9]+)*", 40)]
-# A rule's subject: a surrounding, a component, or env.NAME. Its condition: see plan/matrix/model.py.
+# A rule's subject: a surrounding, a component, or env.NAME. Its condition: see spec/model.py.
 Subject = Annotated[str, string(r"[a-z0-9]+(?:[.-][a-z0-9]+)*|env\.[A-Za-z_][A-Za-z0-9_]*", 100)]
 Condition = Annotated[str, _Limits(max_length=200), Check(_text)]
-# Numbers are strings in YAML: its own have too many spellings.
 Count = Annotated[str, string(r"[1-9][0-9]{0,9}")]
 Seconds = Annotated[str, string(r"[0-9]{1,6}(?:\.[0-9]{1,3})?")]
 Gigabytes = Annotated[str, string(r"[0-9]{1,3}(?:\.[0-9]{1,3})? GB")]
@@ -389,13 +388,11 @@ Specifier = Annotated[str, _Limits(max_length=200), Check(_specifier)]
 RequirementText = Annotated[str, _Limits(), Check(_requirement)]
 ExactPin = Annotated[str, _Limits(), Check(_exact_pin)]
 Module = Annotated[str, string(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")]
-FileName = Annotated[
-    str, string(r"[A-Za-z0-9][A-Za-z0-9._+!-]*", 250, meaning="a file name")
-]  # file systems: 255 bytes
+FileName = Annotated[str, string(r"[A-Za-z0-9][A-Za-z0-9._+!-]*", 250, meaning="a file name")]  # file systems: 255
 SdistName = Annotated[str, string(r"[A-Za-z0-9][A-Za-z0-9._+!-]*\.tar\.gz", 200)]
 WheelName = Annotated[str, string(r"[A-Za-z0-9][A-Za-z0-9._+!-]*\.whl", 300)]
 
-# Interpreters. PythonVersion may be the minor version alone, where no package says more.
+# PythonVersion may be the minor version if no package says more.
 Minor = Annotated[str, string(r"[0-9]+\.[0-9]+")]
 PythonVersion = Annotated[str, string(r"3\.[0-9]{1,2}(?:\.[0-9]{1,2})?", meaning="a version of Python, as in 3.12")]
 PythonRelease = Annotated[str, string(r"3\.[0-9]{1,2}\.[0-9]{1,2}", meaning="a release of Python, as in 3.12.14")]

@@ -17,6 +17,8 @@ from jinja2 import StrictUndefined
 from jinja2.loaders import FileSystemLoader
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from imagegen.checks import WORKER
+from imagegen.checks.worker.source import PATCHED
 from imagegen.core import data
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
@@ -38,15 +40,13 @@ from imagegen.image.layers.plan import (
     support_files,
     support_links,
 )
-from imagegen.incontainer import WORKER
-from imagegen.incontainer.worker.source import PATCHED
-from imagegen.plan.lock import inputs_hash
-from imagegen.plan.lock.builds import fetch_sources, patched_sources
-from imagegen.plan.lock.model import Lock, LockedBuild, LockedCopy, LockedWheel, reason
-from imagegen.plan.matrix.model import EnvVar
-from imagegen.plan.matrix.recipe import Recipe
+from imagegen.lock import inputs_hash
+from imagegen.lock.builds import fetch_sources, patched_sources
+from imagegen.lock.model import Lock, LockedBuild, LockedCopy, LockedWheel, reason
+from imagegen.spec.model import EnvVar
+from imagegen.spec.recipe import Recipe
 
-_SPEC_FORMAT = 2  # of what incontainer/worker/build.py reads
+_SPEC_FORMAT = 2  # of what checks/worker/build.py reads
 _HEX = 12  # digits of the key in the cache's name
 
 

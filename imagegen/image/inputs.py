@@ -22,9 +22,9 @@ from imagegen.core.store import Store
 from imagegen.core.text import counted
 from imagegen.image import base
 from imagegen.image.interpreter import unpack
-from imagegen.plan.lock import foundation, patched, sdist
-from imagegen.plan.lock.foundation import BUILD_PLATFORM, LockedInterpreter, directory, interpreter_key, own_python
-from imagegen.plan.lock.model import (
+from imagegen.lock import foundation, patched, sdist
+from imagegen.lock.foundation import BUILD_PLATFORM, LockedInterpreter, directory, interpreter_key, own_python
+from imagegen.lock.model import (
     LOCAL,
     CopiedFile,
     Foundation,
@@ -36,8 +36,8 @@ from imagegen.plan.lock.model import (
     LockedWheel,
     WheelPatch,
 )
-from imagegen.plan.lock.sdist import SdistBuilder
-from imagegen.plan.lock.sources import Finder, RequiredFile, in_parallel, mirrored, missing
+from imagegen.lock.sdist import SdistBuilder
+from imagegen.lock.sources import Finder, RequiredFile, in_parallel, mirrored, missing
 
 
 def contents(lock: Lock) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """The checks of `imagegen doctor`: of a host, a container, a log, and the transports between GPUs.
 
-A host and a container get the startup checks too (`incontainer.preflight`): on the host itself, and by a program that
+A host and a container get the startup checks too (`checks.preflight`): on the host itself, and by a program that
 is started in the container.
 """
 
@@ -16,27 +16,27 @@ from typing import Any
 
 from packaging.version import Version
 
+from imagegen.checks.preflight import formatting, report, snapshot
+from imagegen.checks.preflight.gpu_checks import check_visible
+from imagegen.checks.preflight.model import SEVERITIES, Finding, Image, Machine
+from imagegen.checks.preflight.probe import probe
+from imagegen.checks.preflight.program import answer, start
+from imagegen.checks.preflight.table import CHECKS, Check, Row, always, examine, rows
+from imagegen.compat import facts_of_cell, facts_of_lock, minimum_version
 from imagegen.core.config import Settings
 from imagegen.core.data import parse_json
 from imagegen.core.errors import ContainerError, EngineError
 from imagegen.core.progress import human
 from imagegen.core.text import counted
+from imagegen.engine import ContainerInfo, Engine, signal_name
+from imagegen.engine.connection import INSTALL
 from imagegen.image.layers.image import LABEL
 from imagegen.image.layers.plan import ROOT
-from imagegen.incontainer.preflight import formatting, report, snapshot
-from imagegen.incontainer.preflight.gpu_checks import check_visible
-from imagegen.incontainer.preflight.model import SEVERITIES, Finding, Image, Machine
-from imagegen.incontainer.preflight.probe import probe
-from imagegen.incontainer.preflight.program import answer, start
-from imagegen.incontainer.preflight.table import CHECKS, Check, Row, always, examine, rows
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import Cell, Rule
-from imagegen.plan.matrix.model_types import Models
-from imagegen.plan.rules import facts_of_cell, facts_of_lock, minimum_version
+from imagegen.lock.model import Lock
 from imagegen.run.doctor_log import UNKNOWN, explain_log, explain_rules, unexplained
 from imagegen.run.doctor_messages import SYMBOLS, explain_messages
-from imagegen.run.engine import ContainerInfo, Engine, signal_name
-from imagegen.run.engine.connection import INSTALL
+from imagegen.spec.model import Cell, Rule
+from imagegen.spec.model_types import Models
 
 HOST = "this host"
 

@@ -8,11 +8,11 @@ from itertools import pairwise
 
 from packaging.utils import canonicalize_name
 
+from imagegen.checks.preflight.model import Finding
 from imagegen.core.text import counted
-from imagegen.incontainer.preflight.model import Finding
-from imagegen.plan.matrix.model import Rule
-from imagegen.plan.matrix.model_types import Models
 from imagegen.run.doctor_messages import explain_messages, explain_symbols
+from imagegen.spec.model import Rule
+from imagegen.spec.model_types import Models
 
 LONGEST_LOG = 16 << 20  # characters of a log that are read
 UNKNOWN = "unknown"  # the level of a log, or of a traceback in it, without an explanation

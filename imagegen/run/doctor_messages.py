@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from imagegen.audit import torch_exports
 from imagegen.audit.demangle import demangle
 from imagegen.audit.torch_exports import ExportIndex
-from imagegen.incontainer.preflight.model import Finding
-from imagegen.plan.matrix.model_types import Models
-from imagegen.plan.rules.model_types import model_type_summary
+from imagegen.checks.preflight.model import Finding
+from imagegen.compat.model_types import model_type_summary
+from imagegen.spec.model_types import Models
 
 
 @dataclass(frozen=True)

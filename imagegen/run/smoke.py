@@ -1,4 +1,4 @@
-"""Smoke-test an image: run the checks of `incontainer.smoke` in a container of it, and report."""
+"""Smoke-test an image: run the checks of `checks.smoke` in a container of it, and report."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Any, Protocol
 from xml.etree import ElementTree as ET
 
 from imagegen.audit import catalogue
+from imagegen.checks import SMOKE
+from imagegen.checks.smoke.table import Check, applicable
 from imagegen.core.data import parse_json
 from imagegen.core.errors import ContainerError, NoGpuError, OutputLimitError, SmokeError
 from imagegen.core.progress import Progress
 from imagegen.core.types import PREFIX, SEARCH_PATHS
-from imagegen.incontainer import SMOKE
-from imagegen.incontainer.smoke.table import Check, applicable
-from imagegen.plan.lock.model import Lock, LockedEnvironment
-from imagegen.plan.matrix.model import Declarations
+from imagegen.lock.model import Lock, LockedEnvironment
+from imagegen.spec.model import Declarations
 
 STATUSES = ("pass", "skip", "fail", "crash")
 
@@ -184,7 +184,7 @@ class SmokeOutcome(Protocol):
 
 
 class SmokeContainer(Protocol):
-    """The parts of imagegen.run.engine.Container that the checks need."""
+    """The parts of imagegen.engine.Container that the checks need."""
 
     @property
     def emulated(self) -> bool:
@@ -199,7 +199,7 @@ class SmokeContainer(Protocol):
 
 
 class SmokeEngine(Protocol):
-    """The parts of imagegen.run.engine.Engine that the checks need."""
+    """The parts of imagegen.engine.Engine that the checks need."""
 
     def container(
         self, ref: str, *, files: Mapping[str, bytes], gpus: bool, shm_size: int

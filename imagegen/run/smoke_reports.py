@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from imagegen.checks.smoke.table import applicable
 from imagegen.core.oci import digest_of
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.image.layers.plan import digest_of_json
-from imagegen.incontainer.smoke.table import applicable
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import Declarations
+from imagegen.lock.model import Lock
 from imagegen.run.smoke import SmokeConditions, SmokeReport, check_name, files, files_for, parts, spec
+from imagegen.spec.model import Declarations
 
 
 @dataclass(frozen=True)

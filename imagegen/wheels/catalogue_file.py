@@ -15,8 +15,8 @@ from imagegen.core import data
 from imagegen.core import types as t
 from imagegen.core.errors import ErrorList, MatrixError, MatrixErrors
 from imagegen.core.strict import Strict
-from imagegen.plan.matrix import document as documents
-from imagegen.plan.matrix.document import explain
+from imagegen.spec import document as documents
+from imagegen.spec.document import explain
 from imagegen.wheels import naming
 from imagegen.wheels.catalogue import Catalogue, CatalogueRelease, KnownFile
 from imagegen.wheels.offers import Offer

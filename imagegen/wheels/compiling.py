@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from imagegen.compat import Question
 from imagegen.core.deferred import dataclass
-from imagegen.plan.matrix.builds import Builds
-from imagegen.plan.matrix.cells import Matrix
-from imagegen.plan.rules import Question
+from imagegen.spec.builds import Builds
+from imagegen.spec.cells import Matrix
 
 if TYPE_CHECKING:
     from imagegen.wheels.catalogue import Catalogue

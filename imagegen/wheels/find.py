@@ -22,7 +22,7 @@ from imagegen.core.progress import Meter, Progress
 from imagegen.core.store import Store
 from imagegen.core.store.cache import BlobCache, StoredBlob
 from imagegen.core.text import counted, redact
-from imagegen.plan.lock.builds import BuiltWheel
+from imagegen.lock.builds import BuiltWheel
 from imagegen.wheels import naming
 from imagegen.wheels.naming import ParsedWheelName, WheelRequirement
 from imagegen.wheels.offers import Candidate, Offer, WheelSource

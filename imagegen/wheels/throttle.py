@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from imagegen.core.text import counted
-from imagegen.plan.matrix.recipe import Cost
+from imagegen.spec.recipe import Cost
 
 GB = 10**9
 

@@ -31,10 +31,10 @@ from imagegen.core.progress import Progress
 from imagegen.core.registry import PushTarget, Reference, Repository, parse
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
-from imagegen.plan.lock import builds
-from imagegen.plan.lock.builds import BuiltWheel
-from imagegen.plan.lock.environments import with_locks
-from imagegen.plan.lock.model import Lock, LockedBuild
+from imagegen.lock import builds
+from imagegen.lock.builds import BuiltWheel
+from imagegen.lock.environments import with_locks
+from imagegen.lock.model import Lock, LockedBuild
 from imagegen.wheels import naming
 
 # The wheelhouse has compiled wheels in the store, each under the key of its inputs.

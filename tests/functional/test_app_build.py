@@ -26,12 +26,12 @@ from imagegen.core.progress import Progress, Quiet
 from imagegen.core.registry.layout import LayoutRepository
 from imagegen.core.registry.pull import manifest_for
 from imagegen.core.store import Store, images
+from imagegen.engine import Engine
 from imagegen.image import layers
 from imagegen.image.layers import layer
-from imagegen.plan.lock import local_tags
-from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedWheel, Record
-from imagegen.plan.matrix.model import Cell, Declarations
-from imagegen.run.engine import Engine
+from imagegen.lock import local_tags
+from imagegen.lock.model import Lock, LockedBase, LockedFile, LockedWheel, Record
+from imagegen.spec.model import Cell, Declarations
 from tests.support.errors import raises
 from tests.support.interpreters import LOCKED
 from tests.support.layer_inputs import HostSandbox

@@ -35,12 +35,12 @@ from imagegen.core.registry import PushTarget, Repository, parse
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.image.layers import Image, Layer, RemoteLayers
-from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedWheel
-from imagegen.plan.matrix.model import Cell, Declarations
+from imagegen.lock.model import Lock, LockedBase, LockedFile, LockedWheel
+from imagegen.publish.repository import RemoteRepository
+from imagegen.publish.tags import Tags
 from imagegen.run.smoke import CheckResult, SmokeReport
-from imagegen.supply.publish.repository import RemoteRepository
-from imagegen.supply.publish.tags import Tags
-from imagegen.supply.trust.documents import AUDIT, KINDS, SBOM, Attached, Document
+from imagegen.spec.model import Cell, Declarations
+from imagegen.trust.documents import AUDIT, KINDS, SBOM, Attached, Document
 from tests.support.environment import environment
 from tests.support.errors import raises
 from tests.support.interpreters import LOCKED

@@ -19,7 +19,7 @@ from imagegen.core.store import Store
 from imagegen.image.inventory import subjects
 from imagegen.image.inventory.subjects import system_key
 from imagegen.image.layers import scan
-from imagegen.plan.lock.model import Lock
+from imagegen.lock.model import Lock
 from tests.support.errors import raises
 from tests.support.layer_inputs import cell_of, lock_of, locked
 from tests.support.session import session_of

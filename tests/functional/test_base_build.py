@@ -25,8 +25,8 @@ from imagegen.image import base
 from imagegen.image.base import fetch
 from imagegen.image.base.build import BASES, failed, sources_file, verify, write_repository
 from imagegen.image.base.fetch import AptSuite, parse_deb822
-from imagegen.plan.distributions import release
-from imagegen.plan.lock.foundation import LockedBase, LockedDeb
+from imagegen.lock.distributions import release
+from imagegen.lock.foundation import LockedBase, LockedDeb
 from tests.support.debian_archive import deb
 from tests.support.environment import environment
 from tests.support.errors import raises

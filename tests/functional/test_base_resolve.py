@@ -14,9 +14,9 @@ from imagegen.core.errors import BaseError
 from imagegen.core.progress import Quiet
 from imagegen.image.base.apt import list_name, parse_release, parse_uris, resolve
 from imagegen.image.base.fetch import mirrors, parse_targets, roots
-from imagegen.plan.distributions import archive_at, release
-from imagegen.plan.lock.foundation import LockedDeb
-from imagegen.plan.matrix.foundation import Base
+from imagegen.lock.distributions import archive_at, release
+from imagegen.lock.foundation import LockedDeb
+from imagegen.spec.foundation import Base
 from tests.support.errors import raises
 from tests.support.timing import within
 

@@ -10,7 +10,7 @@ import pytest
 from imagegen.audit.model import CodeTarget
 from imagegen.core.errors import BuildError
 from imagegen.core.types import Gpu
-from imagegen.plan.lock.model import LockedBuild
+from imagegen.lock.model import LockedBuild
 from imagegen.wheels.builds import run
 from tests.support.elf_files import make_elf, make_fatbin
 from tests.support.errors import raises

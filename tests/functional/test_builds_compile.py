@@ -25,10 +25,10 @@ from imagegen.core.errors import BuildError, EngineError
 from imagegen.core.progress import Counter, Quiet
 from imagegen.core.store import Store, images
 from imagegen.core.store.cache import Cache
+from imagegen.engine import Engine
 from imagegen.image import dockerfile as recipe
-from imagegen.plan.lock.model import Lock, LockedBuild
-from imagegen.plan.matrix.model import Cell
-from imagegen.run.engine import Engine
+from imagegen.lock.model import Lock, LockedBuild
+from imagegen.spec.model import Cell
 from imagegen.wheels import wheelhouse
 from imagegen.wheels.builds import environment
 from imagegen.wheels.builds.compile import compile_all, require_wheels

@@ -15,8 +15,8 @@ import pytest
 from imagegen.core.config import Settings
 from imagegen.core.layer_tar import Allowance
 from imagegen.core.store import Store
-from imagegen.plan.lock import builds
-from imagegen.plan.lock.model import LockedPatch
+from imagegen.lock import builds
+from imagegen.lock.model import LockedPatch
 from imagegen.wheels.builds.run import require_sources
 from tests.support.errors import raises
 from tests.support.source_builds import BUILD, packed

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
+from imagegen.checks.preflight.model import Gpu, Machine
+from imagegen.compat.verdict import Conflict, Verdict
 from imagegen.core.progress import Terminal
 from imagegen.core.store import Store
-from imagegen.incontainer.preflight.model import Gpu, Machine
-from imagegen.plan.matrix.model import Rule
-from imagegen.plan.rules.verdict import Conflict, Verdict
+from imagegen.engine import Engine
 from imagegen.run.doctor import Host
-from imagegen.run.engine import Engine
 from imagegen.run.smoke import CheckResult, SmokeReport
+from imagegen.spec.model import Rule
 from tests.support import command_line
 from tests.support.command_line import Run
 from tests.support.matrix_samples import shipped_matrix
@@ -79,7 +79,7 @@ def test_warnings_follow_the_result_and_are_explained_where_a_lock_is_shown(
     because = "All of it is slow."
     rule = Rule("slow", {"torch": ""}, {}, {"python": ">=3"}, because, "s", "d", "warning", "measured", "f")
     verdict = Verdict("compatible", (Conflict((rule,), {"python": "3.11"}),))
-    monkeypatch.setattr("imagegen.plan.rules.evaluate.judge", lambda *_: verdict)
+    monkeypatch.setattr("imagegen.compat.evaluate.judge", lambda *_: verdict)
     monkeypatch.setattr(command_line, "RESULTS", {})  # other tests share the verdict of the rules
     said: list[tuple[str, bool]] = []
     monkeypatch.setattr(Terminal, "say", lambda _, text: said.append((text, bool(sys.stdout.getvalue()))))

@@ -31,15 +31,15 @@ HEAVY = {"docker", "installer", "jinja2", "requests", "urllib3", "zstandard"}
 READING = ["--version", "--help", "list", "show cpu-grpo", "lock cpu-grpo --check", "list *"]
 UNREAD = {"pydantic", "pydantic_core", "rich", "yaml", "tomllib", "uv", "ssl", "http.client", "tarfile"}
 UNREAD |= {"packaging.requirements", "packaging.specifiers", "packaging.tags", "packaging.utils"}
-UNREAD |= {"imagegen.plan.rules.solve", "imagegen.plan.lock.builds"}
+UNREAD |= {"imagegen.compat.solve", "imagegen.lock.builds"}
 # Commands that judge what they read; they validate no file of their own, and what metadata and scans state is parsed.
 SOLVING = ["why torch==2.9.1", "why torch==2.9.1 vllm==0.11.0", "why cpu-grpo"]
 UNVALIDATED = {"pydantic", "rich", "yaml", "packaging.requirements", "packaging.markers", "packaging.tags"}
-UNVALIDATED |= {"imagegen.audit", "imagegen.plan.rules.demands", "imagegen.plan.rules.statement_tables"}
-UNVALIDATED |= {"imagegen.plan.rules.api", "imagegen.wheels.throttle"}
+UNVALIDATED |= {"imagegen.audit", "imagegen.compat.demands", "imagegen.compat.statement_tables"}
+UNVALIDATED |= {"imagegen.compat.api", "imagegen.wheels.throttle"}
 # The grid judges and parses nothing that an earlier run has.
-GRID = {"pydantic", "rich", "yaml", "ssl", "http.client", "packaging.requirements", "imagegen.plan.rules.solve"}
-GRID |= {"imagegen.wheels.catalogue_file", "imagegen.wheels.wheelhouse", "imagegen.plan.lock.builds"}
+GRID = {"pydantic", "rich", "yaml", "ssl", "http.client", "packaging.requirements", "imagegen.compat.solve"}
+GRID |= {"imagegen.wheels.catalogue_file", "imagegen.wheels.wheelhouse", "imagegen.lock.builds"}
 
 # Runs imagegen and prints, for each of the packages that was imported, the modules of imagegen that led to it, the
 # importing one first. A finder that finds nothing sees each first import while its importers are on the stack.
@@ -129,14 +129,14 @@ def test_what_makes_a_layout_needs_no_engine() -> None:
 
 
 def test_what_talks_to_an_engine_validates_no_files() -> None:
-    program = "import sys, imagegen.app.build, imagegen.run.engine; print({'pydantic', 'yaml'} & sys.modules.keys())"
+    program = "import sys, imagegen.app.build, imagegen.engine; print({'pydantic', 'yaml'} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 
 
 def test_what_audits_a_cell_validates_no_files_and_compiles_no_wheels() -> None:
     modules = "imagegen.cli.audit_command, imagegen.app.audit, imagegen.app.assemble, imagegen.image.inventory.subjects"
-    unused = {"pydantic", "jinja2", "imagegen.wheels.builds.compile", "imagegen.wheels.resolve.stages"}
+    unused = {"pydantic", "jinja2", "imagegen.wheels.builds.compile", "imagegen.lock.make.stages"}
     program = f"import sys, {modules}; print({unused} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from imagegen import lock
 from imagegen.app import audit, site_view
 from imagegen.app.nightly import changes
 from imagegen.cli.app import App
@@ -21,8 +22,7 @@ from imagegen.core.errors import FetchError
 from imagegen.core.git import local
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
-from imagegen.plan import lock
-from imagegen.plan.lock.model import Lock
+from imagegen.lock.model import Lock
 from imagegen.run.smoke_reports import PassedSmokeReport, SmokeRequirement, save_passed_report
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.report_samples import AUDIT, SMOKE

@@ -22,10 +22,10 @@ from imagegen.cli import (
 )
 from imagegen.core.errors import BuildError, EngineError, UsageError
 from imagegen.core.oci import digest_of
+from imagegen.engine import Engine
 from imagegen.image import dockerfile as recipe
-from imagegen.plan.lock.builds import BuiltWheel
-from imagegen.plan.lock.model import Lock
-from imagegen.run.engine import Engine
+from imagegen.lock.builds import BuiltWheel
+from imagegen.lock.model import Lock
 from imagegen.wheels import wheelhouse
 from imagegen.wheels.builds.environment import BuildEnvironment
 from tests.support.command_line import Run

@@ -12,12 +12,12 @@ from pathlib import Path
 import click
 import pytest
 
+from imagegen import spec as matrix
 from imagegen.audit.model import CodeTarget
 from imagegen.cli import commands, wheels_find
 from imagegen.cli.app import App
 from imagegen.core.data import shipped
-from imagegen.plan import matrix
-from imagegen.plan.matrix.recipe import Architectures, LocalSource
+from imagegen.spec.recipe import Architectures, LocalSource
 from tests.support.command_line import Run
 from tests.support.elf_files import make_elf, make_fatbin
 from tests.support.wheels import make_wheel

@@ -14,18 +14,18 @@ from pathlib import Path
 
 import pytest
 
+from imagegen import lock as locks
 from imagegen.cli import main
+from imagegen.compare import references
+from imagegen.compare.references import OperandSources
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, LockError, UsageError
 from imagegen.core.git import local
 from imagegen.core.net import Client
 from imagegen.core.oci import INDEX_TYPE, MANIFEST_TYPE, Descriptor, Platform, write_image_index
 from imagegen.core.store import Store
-from imagegen.plan import lock as locks
-from imagegen.plan.lock.model import PATCHED, Lock, WheelPatch
-from imagegen.supply.compare import references
-from imagegen.supply.compare.references import OperandSources
-from imagegen.supply.trust.documents import NUMERICS
+from imagegen.lock.model import PATCHED, Lock, WheelPatch
+from imagegen.trust.documents import NUMERICS
 from tests.support.errors import raises
 from tests.support.published_image import Published, made
 from tests.support.registry_server import StandIn

@@ -11,21 +11,21 @@ from typing import Any
 
 import pytest
 
+from imagegen import lock as locks
 from imagegen.app import comparison
+from imagegen.compare import references, wording
+from imagegen.compare.difference import difference
+from imagegen.compare.references import OperandSources
+from imagegen.compare.verdict import StepStatus
 from imagegen.core.net import NotFoundError, UnavailableError, UnreachableError
 from imagegen.core.oci import INDEX_TYPE, MANIFEST_TYPE, Descriptor, digest_of
 from imagegen.core.store import images
 from imagegen.image import layers
 from imagegen.image.layers.image import image
-from imagegen.plan import lock as locks
-from imagegen.plan.lock.builds import keyed
-from imagegen.plan.lock.model import Lock
-from imagegen.supply.compare import references, wording
-from imagegen.supply.compare.difference import difference
-from imagegen.supply.compare.references import OperandSources
-from imagegen.supply.compare.verdict import StepStatus
-from imagegen.supply.trust import statement
-from imagegen.supply.trust.documents import (
+from imagegen.lock.builds import keyed
+from imagegen.lock.model import Lock
+from imagegen.trust import statement
+from imagegen.trust.documents import (
     AUDIT,
     BUNDLE,
     FACTS,
@@ -38,8 +38,8 @@ from imagegen.supply.trust.documents import (
     SMOKE,
     Kind,
 )
-from imagegen.supply.trust.licences import KnownLicences
-from imagegen.supply.trust.sbom import sbom
+from imagegen.trust.licences import KnownLicences
+from imagegen.trust.sbom import sbom
 from tests.support.environment_samples import combined
 from tests.support.errors import raises
 from tests.support.published_image import Published, lock_document, made

@@ -17,17 +17,17 @@ from docker.utils.socket import STDERR, STDOUT
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagegen.checks.preflight.model import Finding, Image, Machine
+from imagegen.checks.preflight.table import CHECKS, Row
 from imagegen.core.config import Settings
 from imagegen.core.errors import ContainerError, EngineError
 from imagegen.core.types import Gpu
-from imagegen.incontainer.preflight.model import Finding, Image, Machine
-from imagegen.incontainer.preflight.table import CHECKS, Row
-from imagegen.plan.matrix.model import Cell, Rule
-from imagegen.plan.matrix.model_types import Models
+from imagegen.engine import ContainerInfo, Engine
+from imagegen.engine.containers import exec_in
 from imagegen.run import doctor, doctor_messages
 from imagegen.run.doctor import Diagnosis
-from imagegen.run.engine import ContainerInfo, Engine
-from imagegen.run.engine.containers import exec_in
+from imagegen.spec.model import Cell, Rule
+from imagegen.spec.model_types import Models
 from tests.support.errors import raises
 from tests.support.matrix_samples import SMALL, load
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.incontainer.preflight.model import Gpu, Image, Machine
+from imagegen.checks.preflight.model import Gpu, Image, Machine
 from imagegen.run import doctor
 from imagegen.run.doctor import Host, Measured, examine_fabric
 

@@ -16,8 +16,8 @@ import docker
 import pytest
 
 from imagegen.core.config import Settings
-from imagegen.run.engine import Engine
-from imagegen.run.engine.builder import nodes_of, unreachable
+from imagegen.engine import Engine
+from imagegen.engine.builder import nodes_of, unreachable
 from tests.support.errors import raises
 from tests.support.tls_proxy import Authority
 

@@ -13,7 +13,7 @@ import pytest
 from docker.utils.socket import STDOUT
 
 from imagegen.core.errors import OutputLimitError
-from imagegen.run.engine.containers import Container
+from imagegen.engine.containers import Container
 
 FRAME = struct.pack(">BxxxL", STDOUT, 1 << 16) + bytes(1 << 16)  # Docker Engine API, containers/attach: stream format
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.run.engine.containers import Outcome, tar_of
+from imagegen.engine.containers import Outcome, tar_of
 
 
 @given(st.dictionaries(st.from_regex(r"[a-z]{1,8}(/[a-z ]{1,8}){0,2}", fullmatch=True), st.binary(), max_size=5))

@@ -16,8 +16,8 @@ from packaging.version import Version
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError
-from imagegen.run.engine import Engine, connection
-from imagegen.run.engine.connection import buildx_version, shortcomings
+from imagegen.engine import Engine, connection
+from imagegen.engine.connection import buildx_version, shortcomings
 from tests.support.errors import raises
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from imagegen.core.oci import Descriptor
 from imagegen.core.store import Store
-from imagegen.run.engine.load import Loadable, Registry, serving
+from imagegen.engine.load import Loadable, Registry, serving
 
 BLOB = os.urandom(3 << 20)
 MANIFEST = b'{"schemaVersion":2}'

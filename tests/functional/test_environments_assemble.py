@@ -14,12 +14,12 @@ from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
+from imagegen.export import read_tree
+from imagegen.export.squashfs import write_tar
 from imagegen.image.layers import Image
 from imagegen.image.layers.assemble import compare_with_record, record_contradictions, record_of
 from imagegen.image.layers.scan import OwnershipErrors
-from imagegen.plan.lock.model import Lock
-from imagegen.supply.export import read_tree
-from imagegen.supply.export.squashfs import write_tar
+from imagegen.lock.model import Lock
 from tests.support.environment_samples import combined
 from tests.support.layer_inputs import assembling, lock_of, locked
 

@@ -14,17 +14,18 @@ from unittest.mock import Mock
 import pytest
 from packaging.version import Version
 
+from imagegen import mirror
 from imagegen.app.session import LockCheck, Session
 from imagegen.core.data import shipped
 from imagegen.core.progress import Quiet
 from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.plan import LAYER_FORMAT
-from imagegen.plan.lock import dumps, read
-from imagegen.plan.lock.model import Record
+from imagegen.lock import dumps, read
+from imagegen.lock.model import Record
+from imagegen.mirror import listing as mirror_listing
 from imagegen.run.doctor import facts_of
 from imagegen.run.smoke import CheckResult, SmokeReport
 from imagegen.run.smoke_reports import SmokeRequirement, passed_report, programs_digest, save_passed_report
-from imagegen.supply import mirror, mirror_listing
 from tests.support.project import Project
 from tools.run_image.__main__ import command
 from tools.run_image.export import described_environments

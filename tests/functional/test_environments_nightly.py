@@ -17,10 +17,10 @@ from imagegen.app.session import Session
 from imagegen.core.data import shipped
 from imagegen.core.errors import SmokeError
 from imagegen.core.progress import Quiet
-from imagegen.plan.lock import inputs_hash, loads_combined, read, read_text, write
-from imagegen.plan.lock.model import Lock, Record
-from imagegen.plan.matrix.model import Cell
-from imagegen.wheels.resolve.options import LockOptions
+from imagegen.lock import inputs_hash, loads_combined, read, read_text, write
+from imagegen.lock.make.options import LockOptions
+from imagegen.lock.model import Lock, Record
+from imagegen.spec.model import Cell
 from tests.support.nightly_project import RECORD
 from tests.support.project import Project
 

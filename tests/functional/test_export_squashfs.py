@@ -19,8 +19,8 @@ import pytest
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.core.types import EPOCH
+from imagegen.export import Entry, read_tree, squashfs
 from imagegen.image.layers import Image
-from imagegen.supply.export import Entry, read_tree, squashfs
 from tests.support.command_line import Run
 from tests.support.errors import raises
 from tests.support.image_layers import files_layer, image, layer, member

@@ -15,9 +15,9 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client, NotFoundError
 from imagegen.core.net.package_index import IndexLink
-from imagegen.plan.index_metadata import wheel_metadata
-from imagegen.plan.index_metadata.releases import cuda_of
-from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata
+from imagegen.index_metadata import wheel_metadata
+from imagegen.index_metadata.releases import cuda_of
+from imagegen.spec.metadata import PackageReleases, ReleaseMetadata
 from tests.support.package_index import Index, Offer, archive, metadata
 from tools.harvest.metadata import HarvestErrors, harvest
 

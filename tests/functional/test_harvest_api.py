@@ -14,8 +14,8 @@ from click.testing import CliRunner
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, UsageError
 from imagegen.core.progress import Quiet
-from imagegen.plan.matrix import api
-from imagegen.plan.matrix.api import SharedName
+from imagegen.spec import api
+from imagegen.spec.api import SharedName
 from tests.support.package_index import Index, Offer
 from tools.harvest import api as harvested
 from tools.harvest.__main__ import command

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagegen import spec as matrix
 from imagegen.cli import main
-from imagegen.plan import matrix
-from imagegen.plan.matrix.foundation import InterpreterFile
+from imagegen.spec.foundation import InterpreterFile
 from tests.support.http_server import Loopback
 from tests.support.matrix_samples import SHIPPED
 from tools.harvest.__main__ import command

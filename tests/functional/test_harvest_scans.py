@@ -10,8 +10,8 @@ import pytest
 
 from imagegen.core.errors import MatrixError
 from imagegen.core.store import Store
-from imagegen.plan.matrix import scans, scans_file
-from imagegen.plan.matrix.scans import PackageScans
+from imagegen.spec import scans, scans_file
+from imagegen.spec.scans import PackageScans
 from tests.support.command_line import Run, runner
 from tests.support.elf_files import make_elf
 from tests.support.package_index import Index, Offer

@@ -17,15 +17,16 @@ from typing import Any
 
 import pytest
 
+from imagegen import lock
+from imagegen import spec as matrix
 from imagegen.core import data
 from imagegen.core.data import shipped
 from imagegen.core.errors import LockError, MatrixErrors
-from imagegen.plan import lock, matrix
-from imagegen.plan.lock import contradictions, stale
-from imagegen.plan.lock.file import LockErrors, loads
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix import Cell
-from imagegen.plan.matrix.model import EnvVar
+from imagegen.lock import contradictions, stale
+from imagegen.lock.file import LockErrors, loads
+from imagegen.lock.model import Lock
+from imagegen.spec import Cell
+from imagegen.spec.model import EnvVar
 from tests.support.errors import raises
 from tests.support.matrix_samples import SMALL, complaint
 from tests.support.project import CELL, Project

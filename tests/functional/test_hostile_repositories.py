@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from imagegen import lock
 from imagegen.app.publisher import Publisher, PublishOptions
 from imagegen.cli.app import App
 from imagegen.core import git
@@ -20,10 +21,9 @@ from imagegen.core.git import command, local
 from imagegen.core.git.local import ForeignRepositoryError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.plan import lock
-from imagegen.plan.lock.model import LOCAL, LockedDeb
-from imagegen.run.engine.connection import run_buildx
-from imagegen.supply.trust import source_commit
+from imagegen.engine.connection import run_buildx
+from imagegen.lock.model import LOCAL, LockedDeb
+from imagegen.trust import source_commit
 from tests.support.environment import environment
 from tests.support.hostile_repository import TRAPS, Trap, fetch_lazily, give_away, look_bare, plain_git
 from tests.support.project import BASE, Project

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.plan.projects import requirements
+from imagegen.projects import requirements
 from tests.support.command_line import Run
 
 UV_LOCK = 'version = {}\nrequires-python = ">=3.11"\n'

@@ -12,7 +12,7 @@ from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.plan.index_metadata import on_demand
+from imagegen.index_metadata import on_demand
 from tests.support.command_line import Run
 from tests.support.package_index import Index, Offer, metadata
 

@@ -26,13 +26,13 @@ from imagegen.core.layer_tar import Allowance
 from imagegen.core.oci import Platform
 from imagegen.core.progress import Quiet
 from imagegen.core.types import Gpu
+from imagegen.engine import client
+from imagegen.engine.client import Export
 from imagegen.image.inventory import archive, layers
 from imagegen.image.inventory import archive as stream
 from imagegen.image.inventory.archive import ChunkReader, layer, piped
 from imagegen.image.inventory.layers import LayeredTree, read_layer
 from imagegen.image.inventory.tree import Regular, walk
-from imagegen.run.engine import client
-from imagegen.run.engine.client import Export
 from tests.support.elf_files import make_elf
 from tests.support.errors import raises
 from tests.support.file_trees import Things, To, as_tar, below, layered, site_of
@@ -299,7 +299,7 @@ def audited(reference: str, tmp_path: Path, said: Said | None = None, gpus: tupl
 
 @pytest.fixture(autouse=True)
 def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("imagegen.run.engine.connection._DEFAULT", "unix:///nonexistent/docker.sock")
+    monkeypatch.setattr("imagegen.engine.connection._DEFAULT", "unix:///nonexistent/docker.sock")
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from imagegen.image.layers.assemble import layer_sizes, package_sizes, shared
 from imagegen.image.layers.layer import Compiler
 from imagegen.image.layers.plan import plan
 from imagegen.image.layers.scan import OwnershipErrors
-from imagegen.plan.lock.model import FileConflict, LockedWheel
+from imagegen.lock.model import FileConflict, LockedWheel
 from tests.support.errors import raises
 from tests.support.layer_inputs import assembling, lock_of, locked
 

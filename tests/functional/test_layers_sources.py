@@ -23,7 +23,7 @@ from imagegen.image.layers.image import description, read_description
 from imagegen.image.layers.plan import plan
 from imagegen.image.layers.scan import OwnershipErrors
 from imagegen.image.layers.sources import from_image, plan_base, previously_built_layers
-from imagegen.plan.lock.model import Lock, LockedWheel
+from imagegen.lock.model import Lock, LockedWheel
 from tests.support.errors import raises
 from tests.support.layer_inputs import HostSandbox, assembling, lock_of, locked
 

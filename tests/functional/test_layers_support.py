@@ -15,6 +15,10 @@ import pytest
 import zstandard
 from packaging.requirements import Requirement
 
+from imagegen import spec as matrix
+from imagegen.checks.preflight.model import image_from_json
+from imagegen.compat import facts_of_lock
+from imagegen.compat.evaluate import evaluate
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.data import shipped
@@ -27,12 +31,8 @@ from imagegen.image.layers import plan as support
 from imagegen.image.layers.image import image, labels
 from imagegen.image.layers.layer import Compiler
 from imagegen.image.layers.plan import plan
-from imagegen.incontainer.preflight.model import image_from_json
-from imagegen.plan import matrix
-from imagegen.plan.lock.model import Lock, LockedGit, LockedSdist
-from imagegen.plan.matrix.model import EnvVar
-from imagegen.plan.rules import facts_of_lock
-from imagegen.plan.rules.evaluate import evaluate
+from imagegen.lock.model import Lock, LockedGit, LockedSdist
+from imagegen.spec.model import EnvVar
 from tests.support.layer_inputs import HostSandbox, assembling, lock_of, locked
 from tests.support.tiny_lock import CUDA, LOCK
 

@@ -19,7 +19,7 @@ from imagegen.core.store import Store, images
 from imagegen.core.zip_archive import ZipArchive, ZipEntry
 from imagegen.image.inventory.subjects import blobs
 from imagegen.image.layers import layer, scan
-from imagegen.plan.lock.model import FileConflict, Lock, LockedWheel
+from imagegen.lock.model import FileConflict, Lock, LockedWheel
 from tests.support.elf_files import make_elf, make_fatbin
 from tests.support.layer_inputs import assembling, lock_of, locked
 

@@ -11,11 +11,11 @@ import pytest
 from imagegen.core.store import Store
 from imagegen.image import base
 from imagegen.image.inputs import bytecode_base, contents
-from imagegen.plan.lock import dumps
-from imagegen.plan.lock.file import loads
-from imagegen.plan.lock.model import Lock, LockedBase
-from imagegen.plan.matrix.foundation import Base
-from imagegen.supply.mirror_listing import listings
+from imagegen.lock import dumps
+from imagegen.lock.file import loads
+from imagegen.lock.model import Lock, LockedBase
+from imagegen.mirror.listing import listings
+from imagegen.spec.foundation import Base
 from tests.support.lock_samples import LOCK, deb
 from tests.support.lock_workspace import Workspace
 

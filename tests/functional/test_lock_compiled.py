@@ -18,16 +18,16 @@ from imagegen.core.errors import BuildError, FetchError, Location, LockError
 from imagegen.core.oci import ImageConfig, RemoteImage
 from imagegen.core.progress import Quiet
 from imagegen.core.types import Gpu, Submodule
-from imagegen.plan.lock import contradictions, dumps, fetch_sources, stale
-from imagegen.plan.lock.file import loads
-from imagegen.plan.lock.model import LockedBase, LockedDeb, LockedGit
-from imagegen.plan.lock.recipes import Compiled, against, choose_release, environment, require_tools
-from imagegen.plan.matrix.foundation import InterpreterFile
-from imagegen.plan.matrix.model import Component, EnvVar, Requirement, Rule
-from imagegen.plan.matrix.recipe import Architectures, Commit, LocalSource, Patch, Recipe, SdistFile
+from imagegen.lock import contradictions, dumps, fetch_sources, stale
+from imagegen.lock.file import loads
+from imagegen.lock.make.candidates import uncatalogued, wheel_of
+from imagegen.lock.model import LockedBase, LockedDeb, LockedGit
+from imagegen.lock.recipes import Compiled, against, choose_release, environment, require_tools
+from imagegen.spec.foundation import InterpreterFile
+from imagegen.spec.model import Component, EnvVar, Requirement, Rule
+from imagegen.spec.recipe import Architectures, Commit, LocalSource, Patch, Recipe, SdistFile
 from imagegen.wheels.catalogue import Catalogue, CatalogueRelease, KnownFile
 from imagegen.wheels.offers import Candidate, Offer, WheelSource
-from imagegen.wheels.resolve.candidates import uncatalogued, wheel_of
 from tests.support.errors import raises
 from tests.support.git_server import SUBMODULE, Bare, GitServer
 from tests.support.lock_samples import wheel

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from imagegen import lock, mirror
 from imagegen.core import net
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
@@ -23,13 +24,12 @@ from imagegen.image import base, inputs
 from imagegen.image.inputs import libpython_link, sdist_builder
 from imagegen.image.layers.plan import layer_key, plan
 from imagegen.image.layers.sources import plan_base
-from imagegen.plan import lock
-from imagegen.plan.lock import foundation
-from imagegen.plan.lock.file import loads
-from imagegen.plan.lock.foundation import InterpreterArchive, LockedInterpreter, own_python, resolve_interpreter
-from imagegen.plan.lock.model import Foundation, Lock, LockedDeb
-from imagegen.plan.matrix.foundation import Interpreter, InterpreterFile
-from imagegen.supply import mirror, mirror_listing
+from imagegen.lock import foundation
+from imagegen.lock.file import loads
+from imagegen.lock.foundation import InterpreterArchive, LockedInterpreter, own_python, resolve_interpreter
+from imagegen.lock.model import Foundation, Lock, LockedDeb
+from imagegen.mirror import listing as mirror_listing
+from imagegen.spec.foundation import Interpreter, InterpreterFile
 from tests.support import lock_samples
 from tests.support.interpreter_archives import SOUND, archive
 from tests.support.interpreters import ARCHIVE, LOCKED, STANDALONE

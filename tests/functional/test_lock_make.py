@@ -14,13 +14,13 @@ from imagegen.core.errors import FetchError, Location, LockError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.core.types import Gpu
-from imagegen.plan.lock import contradictions, dumps
-from imagegen.plan.lock.file import LockErrors, loads
-from imagegen.plan.lock.model import URL, Lock, LockedFile, LockedGpus, LockedSdist
-from imagegen.plan.lock.sdist import SdistBuilder, build
-from imagegen.plan.matrix.model import Component, Override, Rule, Sdist, WheelAddress
+from imagegen.lock import contradictions, dumps
+from imagegen.lock.file import LockErrors, loads
+from imagegen.lock.make.candidates import uncatalogued
+from imagegen.lock.model import URL, Lock, LockedFile, LockedGpus, LockedSdist
+from imagegen.lock.sdist import SdistBuilder, build
+from imagegen.spec.model import Component, Override, Rule, Sdist, WheelAddress
 from imagegen.wheels.catalogue import Catalogue
-from imagegen.wheels.resolve.candidates import uncatalogued
 from tests.support.errors import raises
 from tests.support.http_server import Behaviour, Server, raw, status
 from tests.support.lock_workspace import DEB, TORCH, Workspace
@@ -205,7 +205,7 @@ def test_an_sdist_is_locked_with_its_wheel_and_what_builds_it(
             name = "runtime-4.9.3-py3-none-any.whl"
             return f"{name}\n".encode() + (wheel.root / "runtime" / name).read_bytes()
 
-    monkeypatch.setattr("imagegen.plan.lock.sdist.Sandbox", StandInSandbox)
+    monkeypatch.setattr("imagegen.lock.sdist.Sandbox", StandInSandbox)
     monkeypatch.setattr("imagegen.image.base.rootfs", lambda *args: tmp_path)
     lock = workspace.make()
     runtime = next(wheel for wheel in lock.wheels if wheel.name == "runtime")
@@ -244,7 +244,7 @@ def test_a_built_wheel_whose_files_cannot_be_read_is_no_wheel(
         def run(self, argv: list[str], **more: object) -> bytes:
             return b"demo-1.0-py3-none-any.whl\n" + wheel
 
-    monkeypatch.setattr("imagegen.plan.lock.sdist.Sandbox", StandInSandbox)
+    monkeypatch.setattr("imagegen.lock.sdist.Sandbox", StandInSandbox)
     source = LockedSdist(LockedFile("demo-1.0.tar.gz", 1, "0" * 64, "pypi"), ())
     workshop = SdistBuilder("sha256:1", "/usr/bin/python3", lambda: tmp_path, workspace.store, Quiet())
     with raises("wheel-invalid"):

@@ -15,11 +15,11 @@ from imagegen.core.errors import ImagegenError, LockError
 from imagegen.core.net import package_index
 from imagegen.core.progress import Quiet
 from imagegen.image.inputs import contents, fetch
-from imagegen.plan.lock import contradictions, dumps, read, stale, write
-from imagegen.plan.lock.file import loads
-from imagegen.plan.lock.model import Lock, LockedGit
-from imagegen.plan.matrix.foundation import Base
-from imagegen.plan.matrix.model import Component, GitSource, Index, Requirement, Sdist
+from imagegen.lock import contradictions, dumps, read, stale, write
+from imagegen.lock.file import loads
+from imagegen.lock.model import Lock, LockedGit
+from imagegen.spec.foundation import Base
+from imagegen.spec.model import Component, GitSource, Index, Requirement, Sdist
 from tests.support.errors import raises
 from tests.support.git_server import Bare, GitServer
 from tests.support.lock_workspace import LATER, Workspace
@@ -82,7 +82,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wider
                 ).read_bytes()
             return f"{name}\n".encode() + made[source.name]
 
-    monkeypatch.setattr("imagegen.plan.lock.sdist.Sandbox", StandInSandbox)
+    monkeypatch.setattr("imagegen.lock.sdist.Sandbox", StandInSandbox)
     monkeypatch.setattr("imagegen.image.base.rootfs", lambda *args: tmp_path)
     yield workspace
     registry.close()

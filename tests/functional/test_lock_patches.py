@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from imagegen import mirror
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import Location
@@ -16,12 +17,12 @@ from imagegen.core.net import MissingFiles
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image import dockerfile, inputs
-from imagegen.plan.lock import contradictions
-from imagegen.plan.lock.file import dumps, loads
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import PatchSource
-from imagegen.supply import mirror, mirror_listing
-from imagegen.wheels.resolve import patches
+from imagegen.lock import contradictions
+from imagegen.lock.file import dumps, loads
+from imagegen.lock.make import patches
+from imagegen.lock.model import Lock
+from imagegen.mirror import listing as mirror_listing
+from imagegen.spec.model import PatchSource
 from tests.support.errors import raises
 from tests.support.lock_workspace import Workspace
 

@@ -17,11 +17,11 @@ from packaging.tags import Tag
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, LockError
-from imagegen.plan.lock import uv_interpreter
-from imagegen.plan.lock.uv_resolve import OMITTED, ResolveRequest, Site, resolve
-from imagegen.plan.matrix.foundation import Base
-from imagegen.plan.matrix.model import Component, Sdist
-from imagegen.plan.wheel_target import WheelTarget, find_local_wheel
+from imagegen.lock import uv_interpreter
+from imagegen.lock.uv_resolve import OMITTED, ResolveRequest, Site, resolve
+from imagegen.spec.foundation import Base
+from imagegen.spec.model import Component, Sdist
+from imagegen.spec.wheel_target import WheelTarget, find_local_wheel
 from tests.support.errors import raises
 from tests.support.http_server import Behaviour, Server, drip, raw, status
 from tests.support.upload_index import NEW, TARGET, PackageIndex

@@ -23,8 +23,8 @@ from imagegen.core.net.package_index import with_indexes
 from imagegen.core.progress import Meter, Quiet
 from imagegen.core.store import Store
 from imagegen.image.inputs import complete, fetch, fetch_each
-from imagegen.plan.lock.model import Lock, LockedBase, LockedDeb, LockedFile, LockedSdist, LockedWheel
-from imagegen.plan.matrix.model import Index
+from imagegen.lock.model import Lock, LockedBase, LockedDeb, LockedFile, LockedSdist, LockedWheel
+from imagegen.spec.model import Index
 from tests.support.errors import raises
 from tests.support.http_server import Loopback
 from tests.support.interpreters import LOCKED
@@ -299,7 +299,7 @@ def test_the_label_tells_sdists_that_are_there_from_files_to_fetch(
     host.offer(source, content("source"), below="files")
     if stored:
         store.write(content("source"))
-    monkeypatch.setattr("imagegen.plan.lock.sdist.build", lambda *_: made.file)
+    monkeypatch.setattr("imagegen.lock.sdist.build", lambda *_: made.file)
     made = replace(wheel("a"), name="source", sdist=LockedSdist(source.file, ()))
     list(fetch_each(lock_of(made), Context(store, settings_of(tmp_path, f"{host.url}/simple"), Labels())))
     assert labels == [label]

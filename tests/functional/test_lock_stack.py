@@ -22,15 +22,15 @@ from imagegen.core.context import Context
 from imagegen.core.errors import ImagegenError, Location, LockError
 from imagegen.core.net import Missing, MissingFiles
 from imagegen.core.progress import Quiet
-from imagegen.plan.lock import contradictions, dumps, sdist, stale
-from imagegen.plan.lock.file import loads
-from imagegen.plan.lock.model import URL, Lock, LockedFile, LockedSdist
-from imagegen.plan.lock.uv_resolve import UPLOADS
-from imagegen.plan.matrix.model import Cell, Component, StackFile
-from imagegen.plan.matrix.model import Requirement as Asked
-from imagegen.plan.projects.stack import read_stack
-from imagegen.wheels.resolve.options import LockOptions
-from imagegen.wheels.resolve.stages import LockRequest, lock_cell
+from imagegen.lock import contradictions, dumps, sdist, stale
+from imagegen.lock.file import loads
+from imagegen.lock.make.options import LockOptions
+from imagegen.lock.make.stages import LockRequest, lock_cell
+from imagegen.lock.model import URL, Lock, LockedFile, LockedSdist
+from imagegen.lock.uv_resolve import UPLOADS
+from imagegen.projects.stack import read_stack
+from imagegen.spec.model import Cell, Component, StackFile
+from imagegen.spec.model import Requirement as Asked
 from tests.support.lock_workspace import Workspace
 from tests.support.matrix_samples import SMALL, complaint, load
 

@@ -14,14 +14,15 @@ from typing import Any
 
 import pytest
 
+from imagegen import lock
+from imagegen import spec as matrix
 from imagegen.cli.app import App
 from imagegen.core.data import shipped
 from imagegen.core.errors import LockError
 from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.plan import LAYER_FORMAT
-from imagegen.plan import lock, matrix
-from imagegen.plan.lock.file import _render, loads
-from imagegen.plan.lock.model import URL, Lock, LockedFile, LockedSdist, LockedWheel, Record
+from imagegen.lock.file import _render, loads
+from imagegen.lock.model import URL, Lock, LockedFile, LockedSdist, LockedWheel, Record
 from tests.support.project import Project
 from tests.support.shipped_locks import shipped_lock
 

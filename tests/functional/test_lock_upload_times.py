@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.errors import FetchError, LockError
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.lock.uv_resolve import UPLOADS
-from imagegen.plan.matrix.model import Component, Index, Requirement
+from imagegen.lock.model import Lock
+from imagegen.lock.uv_resolve import UPLOADS
+from imagegen.spec.model import Component, Index, Requirement
 from tests.support.canaries import PASSWORD, USER, Guarded, address
 from tests.support.http_server import Folder
 from tests.support.lock_workspace import Workspace

@@ -16,13 +16,13 @@ from imagegen.core.context import Context
 from imagegen.core.errors import FetchError, LockError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.plan.lock import contradictions, dumps, stale
-from imagegen.plan.lock import sdist as sdists
-from imagegen.plan.lock.file import LockErrors, loads
-from imagegen.plan.lock.model import URL, Lock, LockedFile, LockedSdist
-from imagegen.plan.matrix.model import Cell
-from imagegen.wheels.resolve.options import LockOptions
-from imagegen.wheels.resolve.stages import LockRequest, lock_cell
+from imagegen.lock import contradictions, dumps, stale
+from imagegen.lock import sdist as sdists
+from imagegen.lock.file import LockErrors, loads
+from imagegen.lock.make.options import LockOptions
+from imagegen.lock.make.stages import LockRequest, lock_cell
+from imagegen.lock.model import URL, Lock, LockedFile, LockedSdist
+from imagegen.spec.model import Cell
 from tests.support.git_server import SUBMODULE, Bare
 from tests.support.lock_workspace import Chooser
 from tests.support.lock_workspace import Workspace as Resolved

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.data import MAX_SOURCE_FILE
-from imagegen.plan.matrix import document as documents
+from imagegen.spec import document as documents
 from tests.support.matrix_samples import SHIPPED, large, shipped_matrix
 
 _MEASURE = """\
@@ -18,7 +18,7 @@ import resource, sys
 resource.setrlimit(resource.RLIMIT_CPU, (30, 30))  # seconds; not of the clock, which goes on while others work
 from collections.abc import Callable
 from pathlib import Path
-from imagegen.plan import matrix
+from imagegen import spec as matrix
 from imagegen.core.errors import MatrixErrors
 cells = []
 try:

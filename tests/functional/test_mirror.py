@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from imagegen import mirror
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError, PackagesGoneError
@@ -20,9 +21,9 @@ from imagegen.core.registry.layout import Mirror, place
 from imagegen.core.store import Store
 from imagegen.image import inputs
 from imagegen.image.base import fetch
-from imagegen.plan.lock.model import URL, CopiedFile, Lock, LockedCopy, LockedFile, LockedWheel
-from imagegen.plan.lock.sources import Finder, RequiredFile
-from imagegen.supply import mirror, mirror_listing
+from imagegen.lock.model import URL, CopiedFile, Lock, LockedCopy, LockedFile, LockedWheel
+from imagegen.lock.sources import Finder, RequiredFile
+from imagegen.mirror import listing as mirror_listing
 from tests.support.debian_archive import deb
 from tests.support.errors import raises
 from tests.support.registry_server_writes import Writable

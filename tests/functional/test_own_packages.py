@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from imagegen import spec as matrix
 from imagegen.core.data import shipped
 from imagegen.core.errors import LockError, SandboxError
 from imagegen.core.store import Store
 from imagegen.image.layers.plan import plan
-from imagegen.plan import matrix
-from imagegen.plan.lock import contradictions, dumps, loads, require_own_packages
-from imagegen.plan.lock.model import LOCAL, Lock, LockedWheel
-from imagegen.plan.matrix.model import Component, OwnSource, Requirement
+from imagegen.lock import contradictions, dumps, loads, require_own_packages
+from imagegen.lock.model import LOCAL, Lock, LockedWheel
+from imagegen.spec.model import Component, OwnSource, Requirement
 from tests.support.errors import raises
 from tests.support.lock_workspace import Workspace
 from tests.support.package_index import Index, Offer, metadata
@@ -94,7 +94,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OwnWorkspace:
             wheel = wheel_bytes(table["version"], table["dependencies"], source)
             return f"mypkg-{table['version']}-py3-none-any.whl\n".encode() + wheel
 
-    monkeypatch.setattr("imagegen.plan.lock.sdist.Sandbox", StandInSandbox)
+    monkeypatch.setattr("imagegen.lock.sdist.Sandbox", StandInSandbox)
     monkeypatch.setattr("imagegen.image.base.rootfs", lambda *args: tmp_path)
     return made
 
@@ -289,7 +289,7 @@ def test_a_failed_build_shows_only_frames_of_the_sources(
     def run(*arguments: object, **more: object) -> bytes:
         raise SandboxError("it failed", code="sandbox-program-failed", why=TRACEBACK.format(own=own).strip())
 
-    monkeypatch.setattr("imagegen.plan.lock.sdist.Sandbox.run", run)
+    monkeypatch.setattr("imagegen.lock.sdist.Sandbox.run", run)
     workspace.write("mypkg")
     workspace.own("path", "mypkg")
     with raises("sandbox-sdist-failed", where=PLACE) as caught:

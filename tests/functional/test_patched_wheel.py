@@ -16,8 +16,8 @@ from imagegen.core import zip_archive
 from imagegen.core.config import Settings
 from imagegen.core.errors import LockError, WheelError
 from imagegen.core.store import Store
-from imagegen.plan.lock import patched
-from imagegen.plan.lock.model import LockedFile, WheelPatch
+from imagegen.lock import patched
+from imagegen.lock.model import LockedFile, WheelPatch
 
 SETTINGS = Settings.from_environment({"HOME": "/nowhere", "PATH": os.environ["PATH"]})
 INFO = "pkg-1.0.dist-info"

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-import imagegen.incontainer.worker.build as worker
+import imagegen.checks.worker.build as worker
 from imagegen.audit.readers.installation import installation
 from imagegen.audit.readers.wheel import Wheel
+from imagegen.checks.worker.source import PATCHED
 from imagegen.core.types import PREFIX
-from imagegen.incontainer.worker.source import PATCHED
-from imagegen.plan.matrix.prefix import Prefix, backend_patch
+from imagegen.spec.prefix import Prefix, backend_patch
 from imagegen.wheels.builds.run import check_wheel
 from tests.support.source_builds import BUILD, WITH_BUILD
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.incontainer.preflight import probe, snapshot
-from imagegen.incontainer.preflight.model import CudaLibrary, CudaProbe, Gpu
-from imagegen.incontainer.preflight.program import answer, start
+from imagegen.checks.preflight import probe, snapshot
+from imagegen.checks.preflight.model import CudaLibrary, CudaProbe, Gpu
+from imagegen.checks.preflight.program import answer, start
 
 # /proc/driver/nvidia/version of an H200's host (2026-11-21), and of the closed module as NVIDIA's README shows it.
 OPEN_MODULE = (

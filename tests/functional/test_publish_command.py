@@ -27,10 +27,10 @@ from imagegen.core.errors import TrustError, UsageError
 from imagegen.core.oci import MANIFEST_TYPE, Descriptor, digest_of, write_image_index
 from imagegen.core.registry.push import BlobTotals, PushTotals
 from imagegen.image.layers import recorded_image
-from imagegen.plan.lock import read
-from imagegen.plan.matrix import Matrix
-from imagegen.plan.matrix.model import Cell, Declarations
-from imagegen.supply.trust.project import FILE
+from imagegen.lock import read
+from imagegen.spec import Matrix
+from imagegen.spec.model import Cell, Declarations
+from imagegen.trust.project import FILE
 from tests.support.environment import environment
 from tests.support.errors import raises
 from tests.support.matrix_samples import shipped_matrix

@@ -15,8 +15,8 @@ from imagegen.core.progress import Quiet
 from imagegen.core.registry import PushTarget, Repository, parse
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
-from imagegen.supply.publish import tag_moves
-from imagegen.supply.publish.repository import RemoteRepository, TaggedManifest
+from imagegen.publish import tag_moves
+from imagegen.publish.repository import RemoteRepository, TaggedManifest
 from tests.support.environment import environment
 from tests.support.errors import raises
 from tests.support.registry_server_writes import Writable, answering

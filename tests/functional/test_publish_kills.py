@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from imagegen.app.comparison import verify_image
+from imagegen.compare import references
 from imagegen.core.net import Client
 from imagegen.core.oci import digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.store import images
-from imagegen.supply.compare import references
-from imagegen.supply.trust.project import load
+from imagegen.trust.project import load
 from tests.support.forked_kills import run_in_child
 from tests.support.publish_engines import Engines
 from tests.support.publishing_team import Team, stand_in_engines, team_at, writable_registry

@@ -21,16 +21,16 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from imagegen.app.comparison import verify_image
 from imagegen.app.publisher import Publisher, PublishOptions
 from imagegen.cli.app import App
+from imagegen.compare import references
 from imagegen.core.errors import LockError, PublishError
 from imagegen.core.net import Client
 from imagegen.core.oci import digest_of
 from imagegen.core.progress import Quiet
 from imagegen.image.inventory import subjects as cell
 from imagegen.image.layers import plan, scan
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import Cell
-from imagegen.supply.compare import references
-from imagegen.supply.trust.project import FILE, load
+from imagegen.lock.model import Lock
+from imagegen.spec.model import Cell
+from imagegen.trust.project import FILE, load
 from tests.support.environment_samples import combined
 from tests.support.errors import raises
 from tests.support.publish_engines import AXES, CELL, Engines

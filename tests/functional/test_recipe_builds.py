@@ -26,9 +26,9 @@ from imagegen.image import dockerfile, layers
 from imagegen.image import dockerfile as recipe
 from imagegen.image.layers import plan as support
 from imagegen.image.layers.image import Image
-from imagegen.plan.lock.file import _render, loads, lock_table
-from imagegen.plan.lock.model import LOCAL, LockedFile, LockedPackages, LockedPatch
-from imagegen.plan.matrix.recipe import LocalSource
+from imagegen.lock.file import _render, loads, lock_table
+from imagegen.lock.model import LOCAL, LockedFile, LockedPackages, LockedPatch
+from imagegen.spec.recipe import LocalSource
 from imagegen.wheels.builds import run
 from imagegen.wheels.builds.environment import BuildEnvironment
 from imagegen.wheels.throttle import JobPlan
@@ -47,7 +47,7 @@ def test_the_wheel_that_was_built_meanwhile_changes_nothing() -> None:
     """The recipe stands alone: a user without a wheelhouse compiles."""
     there = replace(WITH_BUILD, wheels=tuple(sorted((*WITH_BUILD.wheels, BUILT_WHEEL), key=lambda each: each.name)))
     text = recipe.render(WITH_BUILD, TAG).dockerfile
-    strip = "dev.imagegen.inputs"  # imagegen.plan.lock sees to that line
+    strip = "dev.imagegen.inputs"  # imagegen.lock sees to that line
     assert [line for line in recipe.render(there, TAG).dockerfile.splitlines() if strip not in line][2:] == [
         line for line in text.splitlines() if strip not in line
     ][2:]

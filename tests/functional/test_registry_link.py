@@ -14,7 +14,7 @@ from imagegen.core.net import Client
 from imagegen.core.oci import Descriptor, digest_of
 from imagegen.core.registry import PushTarget, parse
 from imagegen.core.registry.reference import engine_name
-from imagegen.run.engine import load as pulling
+from imagegen.engine import load as pulling
 from tests.support.environment import environment
 from tests.support.errors import raises
 from tests.support.registry_server import LAYER

@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagegen import lock
 from imagegen.app import lock_history, site_folder
 from imagegen.app.lock_difference import LockSummary, LockVerdict
 from imagegen.app.lock_history import History
 from imagegen.app.nightly import changes
 from imagegen.app.nightly.changes import ChangelogSection
 from imagegen.app.nightly.propose import RejectedUpdate
+from imagegen.compare.difference import ComparisonFacts
 from imagegen.core.git import local
-from imagegen.plan import lock
-from imagegen.plan.lock.model import Lock
-from imagegen.supply.compare.difference import ComparisonFacts
+from imagegen.lock.model import Lock
 from tests.support.errors import raises
 from tests.support.tiny_lock import LOCK
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from imagegen import lock
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net.address import netrc_auth, parse
 from imagegen.core.store import Store
 from imagegen.image.base.installer import AddedPackages
-from imagegen.plan import lock
 from tests.support.canaries import PASSWORD, USER, Guarded, Proxy, address, forms, leaks, watched
 from tests.support.errors import raises
 from tests.support.project import Project

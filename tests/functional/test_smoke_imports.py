@@ -16,9 +16,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import imagegen.incontainer
+import imagegen.checks
 
-HOME = Path(imagegen.incontainer.__file__).parent
+HOME = Path(imagegen.checks.__file__).parent
 sys.path.insert(0, str(HOME))  # as in a container, where the folder `suite` is copied to
 
 from smoke import elf, stub  # noqa: E402

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import imagegen.incontainer
+import imagegen.checks
 
-sys.path.insert(0, str(Path(imagegen.incontainer.__file__).parent))  # as in a container, where the folder is copied to
+sys.path.insert(0, str(Path(imagegen.checks.__file__).parent))  # as in a container, where the folder is copied to
 
 from smoke import elf, forks, stub
 from smoke.checks import loading
@@ -123,7 +123,7 @@ def test_what_programs_start_with_finds_a_driver_too(site: Path) -> None:
     program += "loading.check(Spec('cpu', '', sys.argv[1], {}, {}, {}))"
     env = {
         **os.environ,
-        "PYTHONPATH": str(Path(imagegen.incontainer.__file__).parent),
+        "PYTHONPATH": str(Path(imagegen.checks.__file__).parent),
         "LD_LIBRARY_PATH": str(runtime.parent),
     }
     done = subprocess.run(

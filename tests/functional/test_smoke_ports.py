@@ -6,9 +6,9 @@ import sys
 from dataclasses import astuple
 from pathlib import Path
 
-import imagegen.incontainer
+import imagegen.checks
 
-sys.path.insert(0, str(Path(imagegen.incontainer.__file__).parent))
+sys.path.insert(0, str(Path(imagegen.checks.__file__).parent))
 from smoke.checks import prime_trainer
 
 

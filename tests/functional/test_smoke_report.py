@@ -19,13 +19,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from imagegen.audit import catalogue
+from imagegen.checks import SMOKE
+from imagegen.checks.smoke.table import CHECKS, applicable
 from imagegen.cli.output import print_report
 from imagegen.core.errors import ContainerError, EngineError, NoGpuError, OutputLimitError
 from imagegen.core.progress import Quiet
-from imagegen.incontainer import SMOKE
-from imagegen.incontainer.smoke.table import CHECKS, applicable
-from imagegen.plan.lock.model import Lock, LockedBase, LockedEnvironment, LockedFile, LockedGpus, LockedWheel
-from imagegen.plan.matrix.model import Declarations, EnvVar
+from imagegen.lock.model import Lock, LockedBase, LockedEnvironment, LockedFile, LockedGpus, LockedWheel
 from imagegen.run import smoke
 from imagegen.run.smoke import (
     EMULATED,
@@ -38,6 +37,7 @@ from imagegen.run.smoke import (
     parse,
     spec,
 )
+from imagegen.spec.model import Declarations, EnvVar
 from tests.support.environment_samples import combined
 from tests.support.interpreters import LOCKED
 

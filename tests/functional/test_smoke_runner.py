@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import imagegen.incontainer
+import imagegen.checks
 from imagegen.run import numerics
 
-HOME = Path(imagegen.incontainer.__file__).parent
+HOME = Path(imagegen.checks.__file__).parent
 sys.path.insert(0, str(HOME))  # as in a container, where the folder `suite` is copied to
 
 from smoke import runner  # noqa: E402

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import TrustError, UntrustedSignerError
-from imagegen.supply.trust import statement
-from imagegen.supply.trust.identities import Identities
-from imagegen.supply.trust.project import Identity, Project
-from imagegen.supply.trust.signers import Trust
+from imagegen.trust import statement
+from imagegen.trust.identities import Identities
+from imagegen.trust.project import Identity, Project
+from imagegen.trust.signers import Trust
 from tests.support.errors import raises
 from tests.support.sigstore_server import ISSUER, STATEMENT, SUBJECT, Sigstore
 from tests.support.sigstore_services import b64

@@ -15,9 +15,9 @@ import pytest
 from imagegen.core.config import Settings
 from imagegen.core.errors import TrustError
 from imagegen.core.net.client import Client
-from imagegen.supply.trust.identities import Identities
-from imagegen.supply.trust.keyless import Keyless, keyless
-from imagegen.supply.trust.project import Identity, Project
+from imagegen.trust.identities import Identities
+from imagegen.trust.keyless import Keyless, keyless
+from imagegen.trust.project import Identity, Project
 from tests.support.errors import raises
 from tests.support.sigstore_server import (
     CERTIFICATE,

@@ -14,8 +14,8 @@ from imagegen.core.context import Context
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image.layers import scan
-from imagegen.plan.lock.model import Lock, LockedSdist, LockedWheel
-from imagegen.supply.trust.known_licences import read_known_licences
+from imagegen.lock.model import Lock, LockedSdist, LockedWheel
+from imagegen.trust.known_licences import read_known_licences
 from tests.support.layer_inputs import lock_of, locked
 from tests.support.lock_samples import wheel
 from tests.support.package_index import Index, Offer, metadata

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from imagegen import __version__
 from imagegen.core.oci import digest_of
 from imagegen.core.types import Submodule
-from imagegen.plan.lock.model import Lock, LockedGit, LockedPatch
-from imagegen.supply.trust import source_commit
-from imagegen.supply.trust.provenance import Builder, find_builder, provenance
-from imagegen.supply.trust.source_commit import SourceCommit
+from imagegen.lock.model import Lock, LockedGit, LockedPatch
+from imagegen.trust import source_commit
+from imagegen.trust.provenance import Builder, find_builder, provenance
+from imagegen.trust.source_commit import SourceCommit
 from tests.support.shipped_locks import NAMES, shipped_lock
 from tests.support.source_builds import BUILD, BUILT_WHEEL, WITH_BUILD
 

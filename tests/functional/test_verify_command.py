@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.oci import INDEX_TYPE, MANIFEST_TYPE, Descriptor, digest_of, write_image_index
-from imagegen.plan.lock import inputs_hash
-from imagegen.supply.publish.tags import contradiction, index_inputs
+from imagegen.lock import inputs_hash
+from imagegen.publish.tags import contradiction, index_inputs
 from tests.support.command_line import Run
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.registry_server import StandIn

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from imagegen.compare import rebuild
 from imagegen.core.oci import INDEX_TYPE, MANIFEST_TYPE, Descriptor, digest_of, write_image_index
 from imagegen.image import layers
-from imagegen.plan.lock import dumps, inputs_hash
-from imagegen.plan.lock.model import Lock
-from imagegen.supply.compare import rebuild
-from imagegen.supply.trust.documents import LAYERS, LOCK, SIGNATURE
+from imagegen.lock import dumps, inputs_hash
+from imagegen.lock.model import Lock
+from imagegen.trust.documents import LAYERS, LOCK, SIGNATURE
 from tests.support.command_line import Run
 from tests.support.published_image import Published, lock_document, made
 from tests.support.registry_server import StandIn

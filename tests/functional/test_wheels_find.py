@@ -22,11 +22,11 @@ from imagegen.core.net import Client, UnreachableError
 from imagegen.core.progress import Quiet
 from imagegen.core.registry import parse
 from imagegen.core.store import Store
-from imagegen.plan.lock.builds import BuiltWheel
+from imagegen.lock.builds import BuiltWheel
+from imagegen.lock.make import candidates
 from imagegen.wheels.catalogue import Catalogue
 from imagegen.wheels.find import Candidate, Offer, WheelListing, WheelSources, find
 from imagegen.wheels.offers import WheelSource
-from imagegen.wheels.resolve import candidates
 from imagegen.wheels.wheelhouse import RemoteWheelhouse
 from tests.support.built_wheels import built
 from tests.support.elf_files import make_elf

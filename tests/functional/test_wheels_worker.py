@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-import imagegen.incontainer.worker.build as worker
+import imagegen.checks.worker.build as worker
 
 PROGRAM = str(Path(worker.__file__).resolve())
 EPOCH = 1_700_000_000

@@ -20,9 +20,9 @@ from imagegen.core.context import Context
 from imagegen.core.errors import EngineError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
+from imagegen.engine import Engine
 from imagegen.image import base
-from imagegen.plan.matrix.foundation import Base
-from imagegen.run.engine import Engine
+from imagegen.spec.foundation import Base
 from tests.support import cosign
 from tests.support.machines import Built, Debian, Place, built_in, copy_tree, plain_in, private_engine
 from tests.support.small_cell import Site, site_of

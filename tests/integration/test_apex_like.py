@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.run.engine import Engine
+from imagegen.engine import Engine
 from tests.support import apex_like
 from tests.support.git_server import Bare, GitServer
 from tests.support.machines import Place, digest_of

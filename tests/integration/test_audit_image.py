@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from imagegen import spec as matrix
 from imagegen.app import image_subject
 from imagegen.audit.model import Licence, Package, Subject
 from imagegen.core.config import Settings
@@ -15,10 +16,9 @@ from imagegen.core.context import Context
 from imagegen.core.data import shipped
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
+from imagegen.engine import Engine
+from imagegen.engine.load import _image, serving
 from imagegen.image.inventory import subjects as cell
-from imagegen.plan import matrix
-from imagegen.run.engine import Engine
-from imagegen.run.engine.load import _image, serving
 from tests.support.machines import PLAIN, Built, Place
 from tests.support.small_cell import Site
 

@@ -22,7 +22,7 @@ from imagegen.core.store.cache import Cache
 from imagegen.core.types import EPOCH
 from imagegen.image import base
 from imagegen.image.base.build import sources_file
-from imagegen.plan.distributions import release
+from imagegen.lock.distributions import release
 from tests.support.machines import Debian
 
 pytestmark = pytest.mark.integration

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from imagegen import lock
 from imagegen.core.sandbox import Sandbox
 from imagegen.core.store import Store
-from imagegen.plan import lock
-from imagegen.plan.lock.model import LockedInterpreter
-from imagegen.run.engine import Engine
+from imagegen.engine import Engine
+from imagegen.lock.model import LockedInterpreter
 from tests.support.project import Project
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]

@@ -20,7 +20,7 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import BaseError
 from imagegen.image.base import apt
 from imagegen.image.base.apt import Apt, official
-from imagegen.plan.distributions import release
+from imagegen.lock.distributions import release
 from tests.support.http_server import Loopback, Server, drip, raw, status
 from tests.support.tls_proxy import Authority, InspectingProxy, SecureLoopback
 

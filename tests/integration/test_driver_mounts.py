@@ -12,21 +12,21 @@ from typing import cast
 
 import pytest
 
+from imagegen import spec as matrix
 from imagegen.app.build import BuildOptions, build_image
 from imagegen.core.config import Settings
-from imagegen.plan import matrix
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import Cell, Declarations
-from imagegen.plan.matrix.model_types import Models
+from imagegen.engine import Engine
+from imagegen.lock.model import Lock
 from imagegen.run import doctor
-from imagegen.run.engine import Engine
+from imagegen.spec.model import Cell, Declarations
+from imagegen.spec.model_types import Models
 from tests.support.container_shell import Shell
 from tests.support.machines import Debian, committed
 from tests.support.matrix_samples import SHIPPED
 from tests.support.session import session_of
 from tests.support.small_cell import write_project
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "imagegen/incontainer"))  # as in a container
+sys.path.insert(0, str(Path(__file__).parents[2] / "imagegen/checks"))  # as in a container
 from smoke import stub
 
 pytestmark = pytest.mark.integration

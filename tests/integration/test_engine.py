@@ -22,9 +22,9 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import ContainerError, EngineError, OutputLimitError, StoreError, WheelError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.run.engine import Engine, load
-from imagegen.run.engine.containers import LONGEST
-from imagegen.run.engine.load import Registry
+from imagegen.engine import Engine, load
+from imagegen.engine.containers import LONGEST
+from imagegen.engine.load import Registry
 from tests.support.errors import raises
 from tests.support.image_parts import part_of
 from tests.support.machines import private_engine

@@ -22,14 +22,14 @@ from typing import cast
 import pytest
 
 from imagegen.app.build import BuildOptions, build_image
+from imagegen.checks.smoke.table import applicable
 from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError, LostEngineError
 from imagegen.core.progress import Progress, Quiet
 from imagegen.core.store import Store
-from imagegen.incontainer.smoke.table import applicable
-from imagegen.plan.lock import local_tags
-from imagegen.plan.matrix.model import Cell, Declarations
-from imagegen.run.engine import Engine, connection
+from imagegen.engine import Engine, connection
+from imagegen.lock import local_tags
+from imagegen.spec.model import Cell, Declarations
 from tests.support.docker_daemons import Daemon, at
 from tests.support.session import session_of
 from tests.support.tiny_image import tiny_image
@@ -276,7 +276,7 @@ def test_killed_while_a_container_runs(daemon: Daemon, store: Store, small: str,
 import os, signal
 from pathlib import Path
 from tests.support.docker_daemons import at
-from imagegen.run.engine import Engine
+from imagegen.engine import Engine
 with Engine.connect(at({daemon.host!r}, Path({str(tmp_path)!r}))) as engine, engine.container("killed:1") as container:
     container.exec(["echo"])
     assert len(engine.client.containers.list()) == 1
@@ -297,7 +297,7 @@ from pathlib import Path
 from imagegen.core.store import Store
 from tests.support.image_parts import part_of
 from tests.support.docker_daemons import at
-from imagegen.run.engine import Engine
+from imagegen.engine import Engine
 store = Store(Path({str(store.root)!r}))
 part = part_of(store, {big!r}, 1)
 with Engine.connect(at({daemon.host!r}, Path({str(tmp_path)!r}))) as engine, engine.loading(store) as early:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.run.engine import Engine
+from imagegen.engine import Engine
 from tests.support.machines import Place, digest_of
 from tests.support.registry_server_writes import Writable
 

@@ -15,9 +15,9 @@ from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import SandboxError, WheelError
 from imagegen.core.progress import Quiet
-from imagegen.plan.lock import sdist
-from imagegen.plan.lock.model import GIT, LockedFile, LockedGit, LockedSdist
-from imagegen.plan.lock.sdist import SdistBuilder
+from imagegen.lock import sdist
+from imagegen.lock.model import GIT, LockedFile, LockedGit, LockedSdist
+from imagegen.lock.sdist import SdistBuilder
 from tests.support.git_server import LINK, Bare, GitServer
 from tests.support.git_workspace import LFS
 from tests.support.machines import Debian

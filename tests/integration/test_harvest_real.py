@@ -8,7 +8,7 @@ import pytest
 
 from imagegen.core.config import Settings
 from imagegen.core.data import shipped
-from imagegen.plan.matrix.metadata import load
+from imagegen.spec.metadata import load
 from tools.harvest.metadata import harvest
 
 pytestmark = pytest.mark.integration

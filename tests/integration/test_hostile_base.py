@@ -23,7 +23,7 @@ from imagegen.core.sandbox import Limits, Sandbox, run_to_end, visible
 from imagegen.core.store import Store
 from imagegen.image import base
 from imagegen.image.base.image import unpack
-from imagegen.plan.lock.foundation import LockedPackages
+from imagegen.lock.foundation import LockedPackages
 from tests.support.file_trees import Things, To, as_tar, on_disk
 
 pytestmark = pytest.mark.integration

@@ -11,9 +11,9 @@ import pytest
 
 from imagegen.core.errors import SandboxError, WheelError
 from imagegen.core.progress import Quiet
-from imagegen.plan.lock import sdist
-from imagegen.plan.lock.model import LockedFile, LockedSdist
-from imagegen.plan.lock.sdist import SdistBuilder
+from imagegen.lock import sdist
+from imagegen.lock.model import LockedFile, LockedSdist
+from imagegen.lock.sdist import SdistBuilder
 from tests.support.machines import Debian
 from tests.support.sdists import PYPROJECT
 

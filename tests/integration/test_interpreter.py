@@ -24,10 +24,10 @@ from imagegen.core.context import Context
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
+from imagegen.engine import Engine
 from imagegen.image import base, inputs, layers
-from imagegen.plan.lock.foundation import InterpreterArchive, LockedInterpreter
-from imagegen.plan.lock.model import Lock
-from imagegen.run.engine import Engine
+from imagegen.lock.foundation import InterpreterArchive, LockedInterpreter
+from imagegen.lock.model import Lock
 from tests.support.container_shell import Shell
 from tests.support.machines import Debian
 from tests.support.small_cell import write_project

@@ -17,11 +17,11 @@ from imagegen.core.config import Settings
 from imagegen.core.net import Client
 from imagegen.core.oci import Descriptor
 from imagegen.core.registry import PushTarget, Repository, parse
-from imagegen.supply.trust import attach
-from imagegen.supply.trust.documents import SBOM, Document
-from imagegen.supply.trust.keyless import keyless
-from imagegen.supply.trust.project import Identity, Project
-from imagegen.supply.trust.signers import Trust
+from imagegen.trust import attach
+from imagegen.trust.documents import SBOM, Document
+from imagegen.trust.keyless import keyless
+from imagegen.trust.project import Identity, Project
+from imagegen.trust.signers import Trust
 from tests.support.registry_server_writes import Writable
 from tests.support.sigstore_server import ISSUER, SUBJECT, TOKEN, Sigstore
 

@@ -20,7 +20,7 @@ from imagegen.image.layers import LayerStack, RemoteLayers, resolve_layers
 from imagegen.image.layers.gzip_layers import compress_with_gzip
 from imagegen.image.layers.image import description, read_description
 from imagegen.image.layers.plan import plan
-from imagegen.plan.lock import read
+from imagegen.lock import read
 from tests.support.small_cell import CELL, Site
 
 pytestmark = pytest.mark.integration

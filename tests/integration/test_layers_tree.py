@@ -19,7 +19,7 @@ from imagegen.core.oci import digest_of
 from imagegen.core.store import Store
 from imagegen.image.layers.layer import Compiler, wheels_layer
 from imagegen.image.layers.plan import LayerPlan
-from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedInterpreter, LockedWheel
+from imagegen.lock.model import Lock, LockedBase, LockedFile, LockedInterpreter, LockedWheel
 
 pytestmark = pytest.mark.integration
 

@@ -12,10 +12,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from imagegen import lock
 from imagegen.cli import lock_command, nightly_command
 from imagegen.cli.app import App
 from imagegen.image import base
-from imagegen.plan import lock
 from tests.support.http_server import Folder
 from tests.support.machines import committed
 from tests.support.wheels import make_wheel

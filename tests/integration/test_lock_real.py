@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from imagegen import spec as matrix
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.data import shipped
@@ -17,14 +18,13 @@ from imagegen.core.net.package_index import with_indexes
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image.inputs import fetch
-from imagegen.plan import matrix
-from imagegen.plan.lock import contradictions, dumps, fetch_sources, read, sdist, write
-from imagegen.plan.lock.model import Lock, LockedFile, LockedWheel
-from imagegen.plan.matrix.model import Cell, Requirement
+from imagegen.lock import contradictions, dumps, fetch_sources, read, sdist, write
+from imagegen.lock.make.candidates import LocalWheelSelector
+from imagegen.lock.make.options import LockOptions
+from imagegen.lock.make.stages import LockRequest, lock_cell
+from imagegen.lock.model import Lock, LockedFile, LockedWheel
+from imagegen.spec.model import Cell, Requirement
 from imagegen.wheels.catalogue import Catalogue
-from imagegen.wheels.resolve.candidates import LocalWheelSelector
-from imagegen.wheels.resolve.options import LockOptions
-from imagegen.wheels.resolve.stages import LockRequest, lock_cell
 from tests.support.interpreters import LOCKED
 from tests.support.machines import Debian
 

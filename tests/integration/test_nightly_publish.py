@@ -16,12 +16,12 @@ from click.testing import CliRunner
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from imagegen import lock
 from imagegen.cli import lock_command, nightly_command
 from imagegen.cli.app import App
 from imagegen.image import base
-from imagegen.plan import lock
 from imagegen.run import smoke
-from imagegen.supply.trust.project import FILE
+from imagegen.trust.project import FILE
 from tests.support.docker_registry import PASSWORD, USER, login, serving
 from tests.support.machines import Debian
 from tests.support.nightly_week import LONG_AGO, day

@@ -10,7 +10,7 @@ import pytest
 
 from imagegen.app.nightly import changes, sentences
 from imagegen.app.nightly.propose import Proposal
-from imagegen.plan.lock.model import Record
+from imagegen.lock.model import Record
 from tests.support.nightly_week import Week, day, rule, versions
 
 pytestmark = pytest.mark.integration

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from imagegen import lock
 from imagegen.core.store import Store
-from imagegen.plan import lock
-from imagegen.plan.lock.model import Lock
-from imagegen.run.engine import Engine
+from imagegen.engine import Engine
+from imagegen.lock.model import Lock
 from tests.support.machines import PLAIN, Built, Place, committed, digest_of
 from tests.support.small_cell import CELL, Site
 

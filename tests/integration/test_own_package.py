@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.run.engine import Engine
+from imagegen.engine import Engine
 from tests.support.machines import Place, digest_of
 
 pytestmark = pytest.mark.integration

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from imagegen import lock
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, FetchError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.core.types import EPOCH
+from imagegen.engine import Engine
 from imagegen.image import base
-from imagegen.plan import lock
-from imagegen.plan.lock.foundation import LockedPackages
-from imagegen.plan.lock.model import Record
-from imagegen.run.engine import Engine
+from imagegen.lock.foundation import LockedPackages
+from imagegen.lock.model import Record
 from tests.support.debian_archive import Archive, make_key
 from tests.support.docker_registry import Hub, serving
 from tests.support.file_trees import as_tar, on_disk

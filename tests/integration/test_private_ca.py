@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from imagegen import lock
+from imagegen import spec as matrix
 from imagegen.core.data import shipped
-from imagegen.plan import lock, matrix
-from imagegen.plan.lock.model import Lock, LockedFile, LockedWheel
+from imagegen.lock.model import Lock, LockedFile, LockedWheel
 from tests.support.machines import Built, Place
 from tests.support.tls_proxy import Authority, InspectingProxy, SecureLoopback
 from tests.support.wheels import make_wheel

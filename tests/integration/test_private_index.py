@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from imagegen import lock
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.net import MissingFiles, with_indexes
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image import inputs
-from imagegen.plan import lock
-from imagegen.plan.matrix.model import Index
+from imagegen.spec.model import Index
 from tests.support.machines import Place, committed
 from tests.support.wheels import make_wheel
 

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from imagegen import lock
+from imagegen import spec as matrix
 from imagegen.core.data import shipped
 from imagegen.core.errors import EngineError, PublishError
 from imagegen.core.net import Client
@@ -27,15 +29,14 @@ from imagegen.core.registry.reference import endpoint, engine_name
 from imagegen.core.registry.session import credentials_for
 from imagegen.core.store import Store, images
 from imagegen.core.store.cache import Cache
-from imagegen.plan import lock, matrix
-from imagegen.run.engine import Engine
+from imagegen.engine import Engine
+from imagegen.publish.tag_moves import TagMove
 from imagegen.run.smoke import CheckResult, SmokeReport
 from imagegen.run.smoke_reports import SmokeRequirement, passed_report, save_passed_report
-from imagegen.supply.publish.tag_moves import TagMove
-from imagegen.supply.trust.attach import gather
-from imagegen.supply.trust.documents import PROVENANCE
-from imagegen.supply.trust.project import Project
-from imagegen.supply.trust.signers import Trust
+from imagegen.trust.attach import gather
+from imagegen.trust.documents import PROVENANCE
+from imagegen.trust.project import Project
+from imagegen.trust.signers import Trust
 from tests.support.docker_registry import PASSWORD, USER, Hub, login, serving
 from tests.support.hostile_repository import fetch_lazily, give_away, plain_git
 from tests.support.machines import Debian

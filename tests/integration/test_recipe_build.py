@@ -24,14 +24,14 @@ from imagegen.audit.ownership import parents
 from imagegen.audit.readers.installation import pyc_path
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, images
+from imagegen.engine import Engine
 from imagegen.image import dockerfile as recipe
 from imagegen.image.layers import environment
 from imagegen.image.layers import plan as support
 from imagegen.image.layers.image import labels
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import EnvVar
+from imagegen.lock.model import Lock
 from imagegen.run import smoke
-from imagegen.run.engine import Engine
+from imagegen.spec.model import EnvVar
 from tests.support.docker_daemons import paste
 from tests.support.machines import Built, Place, private_engine, relocked, write_plain
 from tests.support.tiny_image import tiny_image

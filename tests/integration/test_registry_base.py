@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from imagegen import lock
 from imagegen.core.errors import BaseError
-from imagegen.plan import lock
 from tests.support.docker_registry import PASSWORD, Hub, serving
 from tests.support.machines import Debian
 from tests.support.project import CELL

@@ -19,7 +19,7 @@ from imagegen.core.oci import Descriptor, Platform, digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.registry import PushTarget, Repository, parse, resolve, upload
 from imagegen.core.store import Store
-from imagegen.plan.lock.builds import BuiltWheel
+from imagegen.lock.builds import BuiltWheel
 from imagegen.wheels import wheelhouse
 from imagegen.wheels.wheelhouse import RemoteWheelhouse
 from tests.support.docker_registry import Hub, login, serving

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from imagegen import lock
+from imagegen.engine import Engine
 from imagegen.image import layers
 from imagegen.image.layers.codec import CODEC
-from imagegen.plan import lock
-from imagegen.run.engine import Engine
 from tests.support.machines import PLAIN, Built, Place, digest_of, relocked, write_plain
 
 pytestmark = pytest.mark.integration

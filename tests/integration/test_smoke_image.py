@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from imagegen.core.progress import Quiet
-from imagegen.plan.matrix.model import Declarations
+from imagegen.engine import Engine
 from imagegen.run import numerics, smoke
-from imagegen.run.engine import Engine
 from imagegen.run.smoke import ROOT, files, spec
+from imagegen.spec.model import Declarations
 from tests.support.machines import Built, Place
 from tests.support.smoke_programs import PROGRAMS, judge
 

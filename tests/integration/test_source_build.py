@@ -16,21 +16,21 @@ from typing import cast
 
 import pytest
 
+from imagegen import lock
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.oci import ImageConfig, LayerDescriptor, RemoteImage
 from imagegen.core.progress import Counter, Progress, Quiet
 from imagegen.core.store import Store
+from imagegen.engine import Engine
 from imagegen.image import base, layers
 from imagegen.image import dockerfile as recipe
-from imagegen.plan import lock
-from imagegen.plan.lock.builds import keyed
-from imagegen.plan.lock.foundation import LockedBase
-from imagegen.plan.lock.model import Lock, LockedBuild, LockedFile, LockedWheel
-from imagegen.plan.matrix.foundation import Base
-from imagegen.plan.matrix.model import Cell
-from imagegen.plan.matrix.recipe import Cost, Recipe, SdistFile
-from imagegen.run.engine import Engine
+from imagegen.lock.builds import keyed
+from imagegen.lock.foundation import LockedBase
+from imagegen.lock.model import Lock, LockedBuild, LockedFile, LockedWheel
+from imagegen.spec.foundation import Base
+from imagegen.spec.model import Cell
+from imagegen.spec.recipe import Cost, Recipe, SdistFile
 from imagegen.wheels import wheelhouse
 from imagegen.wheels.builds.compile import ensure_wheels, require_wheels
 from imagegen.wheels.builds.environment import BuildEnvironment, probe

@@ -17,11 +17,11 @@ from imagegen.app.build import BuildOptions, build_image
 from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError
 from imagegen.core.store import Store
-from imagegen.plan.lock.model import Lock, LockedWheel
-from imagegen.plan.matrix.model import Cell, Declarations
-from imagegen.plan.matrix.model_types import Models
+from imagegen.engine import Engine
+from imagegen.lock.model import Lock, LockedWheel
 from imagegen.run import doctor
-from imagegen.run.engine import Engine
+from imagegen.spec.model import Cell, Declarations
+from imagegen.spec.model_types import Models
 from tests.support.container_shell import Shell
 from tests.support.machines import Debian, committed
 from tests.support.session import session_of

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.progress import Quiet
+from imagegen.engine import Engine
 from imagegen.run import smoke
-from imagegen.run.engine import Engine
 from imagegen.run.smoke import ROOT, SmokeReport, files, spec
 from tests.support.container_shell import Shell
 from tests.support.machines import Built, Place, built_in

@@ -19,13 +19,13 @@ from imagegen.core.net import Client
 from imagegen.core.oci import Descriptor, digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.registry import PushTarget, Repository, parse
-from imagegen.supply.trust import attach, bundle, keys, statement
-from imagegen.supply.trust.attach import VerificationResult
-from imagegen.supply.trust.bundle import Bundle
-from imagegen.supply.trust.documents import BUNDLE, LAYERS, LOCK, PROVENANCE, SBOM, SIGNATURE, SMOKE, Document
-from imagegen.supply.trust.project import Key, Project
-from imagegen.supply.trust.provenance import BUILD_TYPE
-from imagegen.supply.trust.signers import Signer, Trust
+from imagegen.trust import attach, bundle, keys, statement
+from imagegen.trust.attach import VerificationResult
+from imagegen.trust.bundle import Bundle
+from imagegen.trust.documents import BUNDLE, LAYERS, LOCK, PROVENANCE, SBOM, SIGNATURE, SMOKE, Document
+from imagegen.trust.project import Key, Project
+from imagegen.trust.provenance import BUILD_TYPE
+from imagegen.trust.signers import Signer, Trust
 from tests.support.cosign import PASSWORD, Sigstore
 from tests.support.docker_registry import login, serving
 from tests.support.registry_server_writes import Writable

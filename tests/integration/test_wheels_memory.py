@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-import imagegen.incontainer.worker.build as worker
+import imagegen.checks.worker.build as worker
 from imagegen.core import sandbox
-from imagegen.plan.matrix.recipe import Cost
+from imagegen.spec.recipe import Cost
 from imagegen.wheels.throttle import BuildJob, JobPlan, halved, learned, machine, plan
 
 pytestmark = [

@@ -29,15 +29,15 @@ from imagegen.image.inventory import subjects
 from imagegen.image.layers import gzip_layers, layer, plan, scan, sources
 from imagegen.image.layers.assemble import _memory_key, record_contradictions, recorded_image
 from imagegen.image.layers.image import base_image, description
-from imagegen.plan.lock import builds, dumps, dumps_attached, inputs_hash, local_tags, sdist
-from imagegen.plan.lock.file import contents_hash
-from imagegen.plan.lock.foundation import interpreter_key
-from imagegen.plan.lock.model import Lock, LockedBuild, LockedWheel
-from imagegen.plan.matrix.model import Cell, Declarations
+from imagegen.lock import builds, dumps, dumps_attached, inputs_hash, local_tags, sdist
+from imagegen.lock.file import contents_hash
+from imagegen.lock.foundation import interpreter_key
+from imagegen.lock.model import Lock, LockedBuild, LockedWheel
+from imagegen.publish import tags
 from imagegen.run import numerics, smoke_reports
-from imagegen.supply.publish import tags
-from imagegen.supply.trust.licences import KnownLicences
-from imagegen.supply.trust.sbom import sbom
+from imagegen.spec.model import Cell, Declarations
+from imagegen.trust.licences import KnownLicences
+from imagegen.trust.sbom import sbom
 from imagegen.wheels import wheelhouse
 from imagegen.wheels.builds import environment as build_environment
 

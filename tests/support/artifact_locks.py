@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from imagegen.core.oci import GZIP_TYPE, ZSTD_TYPE, ImageConfig, LayerDescriptor, RemoteImage
 from imagegen.core.types import Submodule
-from imagegen.plan.lock.builds import keyed
-from imagegen.plan.lock.model import (
+from imagegen.lock.builds import keyed
+from imagegen.lock.model import (
     GIT,
     LOCAL,
     PATCHED,
@@ -26,7 +26,7 @@ from imagegen.plan.lock.model import (
     LockedWheel,
     WheelPatch,
 )
-from imagegen.plan.matrix.model import LibraryDirectory
+from imagegen.spec.model import LibraryDirectory
 from tests.support.environment_samples import combined
 from tests.support.interpreters import STANDALONE
 from tests.support.lock_samples import deb

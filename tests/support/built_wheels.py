@@ -6,7 +6,7 @@ import os
 
 from imagegen.core.oci import digest_of
 from imagegen.core.store import Store
-from imagegen.plan.lock.builds import BuiltWheel
+from imagegen.lock.builds import BuiltWheel
 
 KEY = digest_of(b"all that decides it")
 DATA = b"the bytes of a wheel"

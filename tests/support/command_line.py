@@ -16,11 +16,11 @@ from unittest import mock
 import click
 import pytest
 
+from imagegen import lock
 from imagegen.app.session import Session
 from imagegen.cli import main
 from imagegen.core.data import shipped
-from imagegen.plan import lock
-from imagegen.plan.lock.model import Lock
+from imagegen.lock.model import Lock
 from tests.support.shipped_locks import shipped_lock
 
 IMAGE = """\

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from imagegen.run.engine import Engine
+from imagegen.engine import Engine
 
 
 @dataclass(frozen=True)

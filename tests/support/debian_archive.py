@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from pathlib import Path
 
-from imagegen.plan.lock.foundation import LockedDeb
+from imagegen.lock.foundation import LockedDeb
 
 KEY = "archive@imagegen.invalid"
 

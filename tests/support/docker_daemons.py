@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from imagegen.core.config import Settings
-from imagegen.run.engine.connection import open_client
+from imagegen.engine.connection import open_client
 from tools.engine import processes
 
 _PATIENCE = 30  # seconds for an engine to listen

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from imagegen.core.types import PREFIX
-from imagegen.plan.lock.environments import combine
-from imagegen.plan.lock.model import Lock, LockedEnvironment
-from imagegen.plan.matrix.prefix import VENVS
+from imagegen.lock.environments import combine
+from imagegen.lock.model import Lock, LockedEnvironment
+from imagegen.spec.prefix import VENVS
 
 
 def combined(locks: Mapping[str, Lock]) -> Lock:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from imagegen.plan.lock.foundation import InterpreterArchive, LockedInterpreter
-from imagegen.plan.matrix.foundation import Interpreter
+from imagegen.lock.foundation import InterpreterArchive, LockedInterpreter
+from imagegen.spec.foundation import Interpreter
 
 DEBIAN = Interpreter("debian12-3.11", "3.11", "/usr/bin/python3.11", ("debian12",))
 LOCKED = LockedInterpreter("debian12-3.11", "3.11.2", "/usr/bin/python3.11")

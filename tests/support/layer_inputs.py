@@ -11,8 +11,8 @@ from typing import cast
 
 from imagegen.core.store import Store
 from imagegen.core.types import Gpu
-from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedWheel
-from imagegen.plan.matrix.model import Cell, Declarations
+from imagegen.lock.model import Lock, LockedBase, LockedFile, LockedWheel
+from imagegen.spec.model import Cell, Declarations
 from tests.support.interpreters import LOCKED
 from tests.support.wheels import make_wheel
 

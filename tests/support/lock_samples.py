@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from imagegen.plan.lock.model import (
+from imagegen.lock.model import (
     Lock,
     LockedBase,
     LockedDeb,
@@ -17,7 +17,7 @@ from imagegen.plan.lock.model import (
     Record,
     RecordedLayer,
 )
-from imagegen.plan.matrix.model import EnvVar
+from imagegen.spec.model import EnvVar
 from tests.support.interpreters import LOCKED
 
 A, B, C = "a" * 64, "b" * 64, "c" * 64

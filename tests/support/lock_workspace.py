@@ -10,14 +10,14 @@ from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.plan.lock import pack_own_packages
-from imagegen.plan.lock.model import Lock, LockedBase, LockedDeb, LockedFile, LockedWheel
-from imagegen.plan.matrix.foundation import Base
-from imagegen.plan.matrix.model import Cell, Component, Index, Requirement
+from imagegen.lock import pack_own_packages
+from imagegen.lock.make.options import LockOptions
+from imagegen.lock.make.stages import LockRequest, lock_cell
+from imagegen.lock.model import Lock, LockedBase, LockedDeb, LockedFile, LockedWheel
+from imagegen.spec.foundation import Base
+from imagegen.spec.model import Cell, Component, Index, Requirement
 from imagegen.wheels.find import WheelRequirement
 from imagegen.wheels.offers import Candidate, WheelSource
-from imagegen.wheels.resolve.options import LockOptions
-from imagegen.wheels.resolve.stages import LockRequest, lock_cell
 from tests.support.interpreters import DEBIAN, LOCKED
 from tests.support.upload_index import PackageIndex
 

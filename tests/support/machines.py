@@ -12,16 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from imagegen import lock
+from imagegen import spec as matrix
 from imagegen.core.config import Settings
 from imagegen.core.data import shipped
 from imagegen.core.oci import LayerDescriptor
 from imagegen.core.store import Store
 from imagegen.image import base
-from imagegen.plan import lock, matrix
-from imagegen.plan.lock import local_tags
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.foundation import Base
-from imagegen.plan.matrix.model import Declarations
+from imagegen.lock import local_tags
+from imagegen.lock.model import Lock
+from imagegen.spec.foundation import Base
+from imagegen.spec.model import Declarations
 from tests.support import command_line
 from tools.engine.private import PrivateEngine, engine_of
 from tools.run_image.__main__ import command as run_image

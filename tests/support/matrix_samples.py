@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
+from imagegen import spec as matrix
 from imagegen.core.errors import MatrixErrors
-from imagegen.plan import matrix
 
 SHIPPED = Path(__file__).parents[2] / "matrices"
 

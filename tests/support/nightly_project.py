@@ -13,8 +13,8 @@ from packaging.version import Version
 from imagegen.app.nightly.propose import Proposal, propose
 from imagegen.app.nightly.releases import NewerRelease
 from imagegen.core.errors import LockError
-from imagegen.plan.lock.model import Lock, LockedFile, LockedWheel, Record
-from imagegen.plan.matrix.model import Cell, Requirement
+from imagegen.lock.model import Lock, LockedFile, LockedWheel, Record
+from imagegen.spec.model import Cell, Requirement
 from tests.support.interpreters import LOCKED
 from tests.support.lock_workspace import UV
 from tests.support.nightly_week import BASE, Week, day, versions

@@ -13,11 +13,11 @@ from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.plan.lock.model import Lock, LockedBase
-from imagegen.plan.matrix.foundation import Base
-from imagegen.plan.matrix.model import Cell, Component, Index, Requirement, Rule
-from imagegen.wheels.resolve.options import LockOptions
-from imagegen.wheels.resolve.stages import LockRequest, lock_cell
+from imagegen.lock.make.options import LockOptions
+from imagegen.lock.make.stages import LockRequest, lock_cell
+from imagegen.lock.model import Lock, LockedBase
+from imagegen.spec.foundation import Base
+from imagegen.spec.model import Cell, Component, Index, Requirement, Rule
 from tests.support.interpreters import DEBIAN, LOCKED
 from tests.support.lock_workspace import DEB, UV, Chooser
 from tests.support.upload_index import PackageIndex as Index_

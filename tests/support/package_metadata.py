@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from packaging.version import Version
 
-from imagegen.plan.matrix import Rule
-from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata
-from imagegen.plan.rules import Fact, Facts, MetadataCache, Question, table_of
+from imagegen.compat import Fact, Facts, MetadataCache, Question, table_of
+from imagegen.spec import Rule
+from imagegen.spec.metadata import PackageReleases, ReleaseMetadata
 
 READ = "2026-11-21"
 NAMES = {"platform": "linux/amd64"}

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import click
 
+from imagegen import lock
+from imagegen import spec as matrix
 from imagegen.core.data import shipped
-from imagegen.plan import lock, matrix
-from imagegen.plan.lock.model import Lock, LockedBase, LockedDeb, LockedFile, LockedWheel
-from imagegen.plan.matrix.model import Cell
+from imagegen.lock.model import Lock, LockedBase, LockedDeb, LockedFile, LockedWheel
+from imagegen.spec.model import Cell
 from tests.support import command_line
 from tests.support.interpreters import LOCKED
 from tests.support.wheels import make_wheel

@@ -9,8 +9,8 @@ from typing import cast
 
 from imagegen.core.progress import Progress
 from imagegen.core.store import Store
-from imagegen.plan.matrix.model import Cell, Declarations
 from imagegen.run import smoke
+from imagegen.spec.model import Cell, Declarations
 
 AXES = {"platform": "linux/amd64", "python": "3.11", "cuda": "cpu"}
 CELL = cast(

@@ -19,8 +19,8 @@ from imagegen.image import base, layers
 from imagegen.image.layers.codec import LayerSink
 from imagegen.image.layers.plan import plan
 from imagegen.image.layers.tar import TarWriter
-from imagegen.plan.lock import dumps_attached
-from imagegen.plan.lock.model import Lock
+from imagegen.lock import dumps_attached
+from imagegen.lock.model import Lock
 from tests.support.registry_server import StandIn, digest_of
 
 

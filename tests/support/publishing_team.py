@@ -25,12 +25,12 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image.layers import layer
 from imagegen.image.layers.sources import previously_built_layers
-from imagegen.plan.lock.model import Lock, LockedBase, LockedFile, LockedWheel
-from imagegen.plan.matrix.model import Cell, Declarations
+from imagegen.lock.model import Lock, LockedBase, LockedFile, LockedWheel
 from imagegen.run import smoke
-from imagegen.supply.trust.attach import gather
-from imagegen.supply.trust.project import FILE
-from imagegen.supply.trust.signers import Trust
+from imagegen.spec.model import Cell, Declarations
+from imagegen.trust.attach import gather
+from imagegen.trust.project import FILE
+from imagegen.trust.signers import Trust
 from tests.support.environment import environment
 from tests.support.interpreters import LOCKED
 from tests.support.layer_inputs import HostSandbox

@@ -11,13 +11,13 @@ from typing import Any
 import click
 from pydantic import TypeAdapter
 
+from imagegen.checks.smoke.table import CHECKS, Check
 from imagegen.cli.commands import cli
 from imagegen.core import errors
-from imagegen.incontainer.smoke.table import CHECKS, Check
-from imagegen.plan.lock.environments import CombinedFile
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.schema import MatrixFile
-from imagegen.supply.trust.project import ProjectFile
+from imagegen.lock.environments import CombinedFile
+from imagegen.lock.model import Lock
+from imagegen.spec.schema import MatrixFile
+from imagegen.trust.project import ProjectFile
 
 # Tables that the glossary names otherwise than the code.
 _TITLES = {"FileConflict": "FileConflictOverride", "FileConflictRule": "FileConflictOverride"}
@@ -96,7 +96,7 @@ def _smoke_checks() -> str:
         "`imagegen test --numerics` runs these ([Measure numerical differences](../how-to/measure-numerics.md)); a "
         f"smoke test does not.\n\n{table}{measurements}"
     )
-    return _page("Smoke checks", "`imagegen/incontainer/smoke/table.py`", text, rest)
+    return _page("Smoke checks", "`imagegen/checks/smoke/table.py`", text, rest)
 
 
 def _smoke_check(check: Check) -> str:
@@ -180,7 +180,7 @@ def _matrix() -> str:
     )
     rows = "".join(f"| `{name}` | {_type(value)} |\n" for name, value in sections.items())
     rest = f"| section | entries |\n|---|---|\n{rows}\n{_definitions(schema, sections)}"
-    return _page("Matrix files", "`imagegen/plan/matrix/schema.py`", text, rest)
+    return _page("Matrix files", "`imagegen/spec/schema.py`", text, rest)
 
 
 def _recipe() -> str:
@@ -190,7 +190,7 @@ def _recipe() -> str:
         "builds](../how-to/source-builds.md) has an example."
     )
     rest = _definitions(schema, {"recipes": schema["properties"]["recipes"]})
-    return _page("Recipes of source builds", "`imagegen/plan/matrix/recipe_file.py`", text, rest)
+    return _page("Recipes of source builds", "`imagegen/spec/recipe_file.py`", text, rest)
 
 
 def _publish() -> str:
@@ -200,7 +200,7 @@ def _publish() -> str:
         "model](../explanation/trust.md) explains keys and identities."
     )
     rest = f"{_table(schema)}\n{_definitions(schema, schema['properties'])}"
-    return _page("publish.yaml", "`imagegen/supply/trust/project.py`", text, rest)
+    return _page("publish.yaml", "`imagegen/trust/project.py`", text, rest)
 
 
 _TYPES = {"type", "$ref", "anyOf", "const", "enum"}  # keys of a JSON schema that has a type
@@ -223,7 +223,7 @@ def _lock() -> str:
         "matrix is rejected."
     )
     rest = f"{_table(schema)}\n{_definitions(schema, schema['properties'])}\n{_combined_lock()}"
-    return _page("Lock file", "`imagegen/plan/lock/model.py` and `environments.py`", text, rest)
+    return _page("Lock file", "`imagegen/lock/model.py` and `environments.py`", text, rest)
 
 
 def _combined_lock() -> str:

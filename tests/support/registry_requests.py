@@ -7,7 +7,7 @@ from collections import Counter
 from urllib.parse import parse_qs, urlsplit
 
 from imagegen.core.oci import EMPTY
-from imagegen.supply.trust.documents import BUNDLE, FACTS, KINDS
+from imagegen.trust.documents import BUNDLE, FACTS, KINDS
 
 _NAMES = {kind.media_type: kind.name for kind in KINDS.values()} | {FACTS: "facts", BUNDLE: "signatures"}
 

@@ -16,9 +16,9 @@ from imagegen.audit.model import Finding, Severity
 from imagegen.audit.report import AuditReport
 from imagegen.core.types import Gpu
 from imagegen.image.layers import Size
-from imagegen.plan.lock.model import LockedGpus, Record, RecordedLayer
-from imagegen.plan.matrix.model import Cell, Rule
+from imagegen.lock.model import LockedGpus, Record, RecordedLayer
 from imagegen.run.smoke import CheckResult, SmokeReport
+from imagegen.spec.model import Cell, Rule
 from tests.support.matrix_samples import SMALL, load
 from tests.support.tiny_lock import LOCK
 

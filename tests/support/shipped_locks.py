@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
+from imagegen import lock as locks
 from imagegen.core.data import shipped
-from imagegen.plan import lock as locks
-from imagegen.plan.lock.model import Lock
+from imagegen.lock.model import Lock
 
 _read = locks.read  # before any test replaces it
 NAMES = sorted(path.stem for path in shipped("locks").glob("*.toml"))

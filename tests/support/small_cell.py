@@ -17,13 +17,14 @@ from pathlib import Path
 
 import click
 
+from imagegen import lock
+from imagegen import spec as matrix
 from imagegen.core.data import shipped
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image import base
-from imagegen.plan import lock, matrix
-from imagegen.plan.lock import sdist
-from imagegen.plan.lock.model import Lock, LockedFile, LockedSdist, LockedWheel
+from imagegen.lock import sdist
+from imagegen.lock.model import Lock, LockedFile, LockedSdist, LockedWheel
 from tests.support import command_line
 from tests.support.interpreters import LOCKED
 from tests.support.machines import ROOT, Debian

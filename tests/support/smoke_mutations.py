@@ -1,7 +1,7 @@
 """Break the smoke checks' subjects one by one and see that each break is found; runs where the suite runs.
 
 In an image, beside the package `smoke`:   python -m smoke_mutations grpo
-While developing, in a venv with torch:    PYTHONPATH=imagegen/incontainer:tests/support python -m smoke_mutations grpo
+While developing, in a venv with torch:    PYTHONPATH=imagegen/checks:tests/support python -m smoke_mutations grpo
 
 Prints one JSON line per mutation: its name, the findings that must be among those found, and those found. "error"
 stands for an exception that the check itself did not expect. The mutation "none" must find nothing.

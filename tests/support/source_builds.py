@@ -7,8 +7,8 @@ import tarfile
 from collections.abc import Mapping
 from dataclasses import replace
 
-from imagegen.plan.lock.model import BUILT, Lock, LockedBuild, LockedFile, LockedGpus, LockedWheel
-from imagegen.plan.matrix.recipe import Architectures, Cost, Recipe, SdistFile
+from imagegen.lock.model import BUILT, Lock, LockedBuild, LockedFile, LockedGpus, LockedWheel
+from imagegen.spec.recipe import Architectures, Cost, Recipe, SdistFile
 from tests.support.tiny_lock import LOCK, A, B, C, D, wheel
 
 COST = Cost(units=4, seconds=60.0, memory=2 << 30, largest=3 << 30, source="a test")

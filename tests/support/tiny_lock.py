@@ -11,7 +11,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from imagegen.plan.lock.model import (
+from imagegen.lock.model import (
     Lock,
     LockedBase,
     LockedDeb,
@@ -20,7 +20,7 @@ from imagegen.plan.lock.model import (
     LockedSdist,
     LockedWheel,
 )
-from imagegen.plan.matrix.model import EnvVar
+from imagegen.spec.model import EnvVar
 from tests.support.interpreters import LOCKED
 
 A, B, C, D = ("a" * 64, "b" * 64, "c" * 64, "d" * 64)

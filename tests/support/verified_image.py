@@ -11,8 +11,11 @@ from tempfile import TemporaryDirectory
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from imagegen import lock as locks
 from imagegen.app import comparison
 from imagegen.audit.report import AuditReport
+from imagegen.compare import references
+from imagegen.compare.verdict import ImageVerdict
 from imagegen.core.config import Settings
 from imagegen.core.net import Client
 from imagegen.core.oci import ZSTD_TYPE
@@ -22,12 +25,9 @@ from imagegen.image import base as bases
 from imagegen.image.layers import Layer
 from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.image import LayersDocument, dump
-from imagegen.plan import lock as locks
-from imagegen.plan.lock.model import Lock
-from imagegen.supply.compare import references
-from imagegen.supply.compare.verdict import ImageVerdict
-from imagegen.supply.trust import statement
-from imagegen.supply.trust.documents import (
+from imagegen.lock.model import Lock
+from imagegen.trust import statement
+from imagegen.trust.documents import (
     AUDIT,
     BUNDLE,
     FACTS,
@@ -40,11 +40,11 @@ from imagegen.supply.trust.documents import (
     SMOKE,
     Kind,
 )
-from imagegen.supply.trust.keys import KeySigner
-from imagegen.supply.trust.licences import KnownLicences
-from imagegen.supply.trust.project import Key, Project
-from imagegen.supply.trust.provenance import Builder, provenance
-from imagegen.supply.trust.sbom import sbom
+from imagegen.trust.keys import KeySigner
+from imagegen.trust.licences import KnownLicences
+from imagegen.trust.project import Key, Project
+from imagegen.trust.provenance import Builder, provenance
+from imagegen.trust.sbom import sbom
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.published_image import Published, lock_document, made
 from tests.support.registry_server import StandIn, digest_of

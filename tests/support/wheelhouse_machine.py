@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from imagegen.cli.app import App
 from imagegen.core.store import Store
-from imagegen.plan.lock.model import Lock
+from imagegen.lock.model import Lock
 from tests.support.source_builds import WITH_BUILD
 
 

@@ -20,7 +20,7 @@ These functions are covered, through tests.support.artifact_keys:
 
 Not covered, since these depend on the code's own files, on the machine or on answers of the network: results kept by
 core.compiled and app.finished, provenance (it names the version), keys of addresses (find, lock.sources,
-package_index.on_demand), and incontainer.worker.source.identity, which reads unpacked sources.
+package_index.on_demand), and checks.worker.source.identity, which reads unpacked sources.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ import pytest
 from imagegen.app.session import Session
 from imagegen.core.compiled import ResultCache
 from imagegen.core.progress import Quiet
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import Declarations
+from imagegen.lock.model import Lock
+from imagegen.spec.model import Declarations
 from tests.support.artifact_keys import artifact_keys, layer_lines, matrix_keys, summary
 from tests.support.artifact_locks import sample_locks
 from tests.support.shipped_locks import NAMES

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from imagegen.plan import lock
+from imagegen import lock
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.shipped_locks import NAMES, shipped_lock
 

@@ -15,17 +15,17 @@ import pytest
 from click.testing import CliRunner
 
 from imagegen.app.build import BuiltImage
+from imagegen.checks.smoke.table import applicable
 from imagegen.cli import build_command
 from imagegen.cli.app import App
 from imagegen.core.errors import LockError
-from imagegen.incontainer.smoke.table import applicable
-from imagegen.plan.lock import read
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import Cell, ConfigField, Declarations
+from imagegen.engine import Engine
+from imagegen.lock import read
+from imagegen.lock.model import Lock
 from imagegen.run import smoke
-from imagegen.run.engine import Engine
 from imagegen.run.smoke import CheckResult, SmokeReport, parts
 from imagegen.run.smoke_reports import SmokeRequirement, find_saved
+from imagegen.spec.model import Cell, ConfigField, Declarations
 from tests.support.environment import environment
 from tests.support.errors import raises
 

@@ -16,8 +16,8 @@ from imagegen.core.context import Context
 from imagegen.core.errors import EngineError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
+from imagegen.engine import Engine
 from imagegen.image.layers import Image
-from imagegen.run.engine import Engine
 from imagegen.wheels.builds import environment
 from imagegen.wheels.builds.environment import BuildEnvironment
 from imagegen.wheels.throttle import Machine

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from imagegen import spec as matrix
 from imagegen.core.data import shipped
-from imagegen.plan import matrix
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/change-a-shipped-image.md").read_text(encoding="utf-8")
 EXAMPLES = dict(re.findall(r"```yaml\n# (matrices/\S+)\n(.*?)```", PAGE, re.DOTALL))

@@ -10,7 +10,7 @@ import pytest
 from imagegen.app import chooser
 from imagegen.app.chooser import ChooserValues
 from imagegen.core.data import shipped
-from imagegen.plan.matrix.model import Cell
+from imagegen.spec.model import Cell
 from tests.support.matrix_samples import shipped_matrix
 
 MATRIX = shipped_matrix()

@@ -12,9 +12,9 @@ from imagegen.app import make_locks as lock_use_case
 from imagegen.cli import lock_command
 from imagegen.cli.app import App
 from imagegen.core import git
-from imagegen.plan.lock.builds import keyed
-from imagegen.plan.lock.model import LOCAL, Lock, LockedFile
-from imagegen.plan.matrix.recipe import LocalSource
+from imagegen.lock.builds import keyed
+from imagegen.lock.model import LOCAL, Lock, LockedFile
+from imagegen.spec.recipe import LocalSource
 from tests.support.errors import raises
 from tests.support.source_builds import BUILD, RECIPE, WITH_BUILD
 from tests.support.wheelhouse_machine import Machine, app_of

@@ -11,14 +11,14 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from imagegen import lock
 from imagegen.app.nightly import changes, update
 from imagegen.app.nightly.propose import Proposal
 from imagegen.app.publisher import PublishJob
 from imagegen.cli import nightly_command
 from imagegen.cli.app import App
 from imagegen.core.errors import FetchError, TrustError
-from imagegen.plan import lock
-from imagegen.plan.matrix.model import Cell
+from imagegen.spec.model import Cell
 from tests.support.errors import raises
 from tests.support.nightly_project import Toy
 from tests.support.signing_keys import PUBLIC

@@ -13,11 +13,11 @@ from click.testing import CliRunner
 
 from imagegen.cli import sbom_command
 from imagegen.cli.app import App
-from imagegen.plan.lock import read
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import Cell
-from imagegen.supply.trust import sbom
-from imagegen.supply.trust.licences import KnownLicences
+from imagegen.lock import read
+from imagegen.lock.model import Lock
+from imagegen.spec.model import Cell
+from imagegen.trust import sbom
+from imagegen.trust.licences import KnownLicences
 from tests.support.environment import environment
 from tests.support.errors import raises
 

@@ -11,11 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagegen import lock
+from imagegen.compare import wording
+from imagegen.compare.difference import ComparisonFacts, Difference, difference, goes_back
+from imagegen.compare.operands import ComparedLayer, DiffOperand, of_image, of_lock
 from imagegen.core.data import shipped
 from imagegen.core.oci import ImageConfig, LayerDescriptor, RemoteImage
 from imagegen.image.layers.plan import plan
-from imagegen.plan import lock
-from imagegen.plan.lock.model import (
+from imagegen.lock.model import (
     PATCHED,
     CopiedFile,
     Lock,
@@ -28,11 +31,8 @@ from imagegen.plan.lock.model import (
     RecordedLayer,
     WheelPatch,
 )
-from imagegen.plan.matrix.model import ConfigField, EnvVar, ExposedPort, Label, LibraryDirectory, Override
-from imagegen.plan.matrix.recipe import Cost
-from imagegen.supply.compare import wording
-from imagegen.supply.compare.difference import ComparisonFacts, Difference, difference, goes_back
-from imagegen.supply.compare.operands import ComparedLayer, DiffOperand, of_image, of_lock
+from imagegen.spec.model import ConfigField, EnvVar, ExposedPort, Label, LibraryDirectory, Override
+from imagegen.spec.recipe import Cost
 from imagegen.wheels.throttle import BuildJob
 from tests.support.environment_samples import combined
 from tests.support.source_builds import BUILD, WITH_BUILD

@@ -13,6 +13,10 @@ from typing import Any
 
 import pytest
 
+from imagegen.compare.causes import Clue, likely_cause
+from imagegen.compare.image_bytes import ReadImage
+from imagegen.compare.layer_entries import entries, first_difference
+from imagegen.compare.rebuild import Comparison, Level, compare, rebuild_image
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.oci import ZSTD_TYPE, ImageConfig, digest_of
@@ -23,11 +27,7 @@ from imagegen.core.types import EPOCH
 from imagegen.image import layers
 from imagegen.image.layers.layer import Layer
 from imagegen.image.layers.plan import LAYER_FORMAT
-from imagegen.plan.lock.model import CopiedFile, Lock, LockedCopy, WheelPatch
-from imagegen.supply.compare.causes import Clue, likely_cause
-from imagegen.supply.compare.image_bytes import ReadImage
-from imagegen.supply.compare.layer_entries import entries, first_difference
-from imagegen.supply.compare.rebuild import Comparison, Level, compare, rebuild_image
+from imagegen.lock.model import CopiedFile, Lock, LockedCopy, WheelPatch
 from tests.support.errors import raises
 from tests.support.published_image import made
 from tests.support.source_builds import BUILT_WHEEL

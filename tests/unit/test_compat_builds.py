@@ -12,10 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from imagegen.core.data import shipped
-from imagegen.plan.matrix import Rule
-from imagegen.plan.matrix.builds import Builds, PublishedBuild
-from imagegen.plan.rules import (
+from imagegen.compat import (
     MetadataCache,
     Question,
     ScanCache,
@@ -27,10 +24,13 @@ from imagegen.plan.rules import (
     parse_question,
     suggest,
 )
-from imagegen.plan.rules import builds as build_source
-from imagegen.plan.rules.evaluate import evaluate
-from imagegen.plan.rules.knowledge import Knowledge, RuleSubject
-from imagegen.plan.rules.suggestions import PlatformChoices
+from imagegen.compat import builds as build_source
+from imagegen.compat.evaluate import evaluate
+from imagegen.compat.knowledge import Knowledge, RuleSubject
+from imagegen.compat.suggestions import PlatformChoices
+from imagegen.core.data import shipped
+from imagegen.spec import Rule
+from imagegen.spec.builds import Builds, PublishedBuild
 from tests.support.command_line import Run
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.package_metadata import library, package, question

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
+from imagegen.compat import atoms, check, check_rules
+from imagegen.compat.atoms import cut_line
+from imagegen.compat.check import find_contradictions
+from imagegen.compat.facts import versions_in
 from imagegen.core.errors import MatrixErrors
-from imagegen.plan.matrix import Rule
-from imagegen.plan.rules import atoms, check, check_rules
-from imagegen.plan.rules.atoms import cut_line
-from imagegen.plan.rules.check import find_contradictions
-from imagegen.plan.rules.facts import versions_in
+from imagegen.spec import Rule
 from tests.support.matrix_samples import RULE, SMALL, load, shipped_matrix
 from tests.support.package_metadata import rule
 

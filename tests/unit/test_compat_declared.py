@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from imagegen.plan.matrix.foundation import NgcImage
-from imagegen.plan.rules import (
+from imagegen.compat import (
     Fact,
     MetadataCache,
     Question,
@@ -17,10 +16,11 @@ from imagegen.plan.rules import (
     suggest,
     table_of,
 )
-from imagegen.plan.rules.knowledge import Knowledge
-from imagegen.plan.rules.question import required_by_others
-from imagegen.plan.rules.scans import Demand, PackageDemands, WheelDemands
-from imagegen.plan.rules.suggestions import PlatformChoices
+from imagegen.compat.knowledge import Knowledge
+from imagegen.compat.question import required_by_others
+from imagegen.compat.scans import Demand, PackageDemands, WheelDemands
+from imagegen.compat.suggestions import PlatformChoices
+from imagegen.spec.foundation import NgcImage
 from tests.support.package_metadata import library, package, question, rule
 
 X86 = "platform_machine == 'x86_64'"

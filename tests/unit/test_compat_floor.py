@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
+from imagegen.compat import Fact, Facts, minimum_version
 from imagegen.core.types import Gpu
-from imagegen.plan.matrix import Rule
-from imagegen.plan.rules import Fact, Facts, minimum_version
+from imagegen.spec import Rule
 
 # CUDA Compatibility, "Minor Version Compatibility": the floors of the major versions.
 MAJORS = {">=13": ">=580", ">=12,<13": ">=525"}

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagegen.compat import PlatformChoices, cell_answers, explain, facts_of_cell, suggest
+from imagegen.compat.evaluate import evaluate_cell
+from imagegen.compat.facts import extras_of
+from imagegen.compat.knowledge import Knowledge
+from imagegen.compat.question import Question
 from imagegen.core.types import Gpu
-from imagegen.plan.matrix import Rule
-from imagegen.plan.matrix.foundation import Base
-from imagegen.plan.matrix.model import Cell, Component, EnvVar, GitSource, Override, Requirement, Sdist
-from imagegen.plan.rules import PlatformChoices, cell_answers, explain, facts_of_cell, suggest
-from imagegen.plan.rules.evaluate import evaluate_cell
-from imagegen.plan.rules.facts import extras_of
-from imagegen.plan.rules.knowledge import Knowledge
-from imagegen.plan.rules.question import Question
+from imagegen.spec import Rule
+from imagegen.spec.foundation import Base
+from imagegen.spec.model import Cell, Component, EnvVar, GitSource, Override, Requirement, Sdist
 from tests.support.interpreters import DEBIAN
 from tests.support.package_metadata import library, package, rule
 

@@ -12,9 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
-from imagegen.core.types import Gpu
-from imagegen.plan.matrix import Rule
-from imagegen.plan.rules import (
+from imagegen.compat import (
     Fact,
     Facts,
     evaluate_cell,
@@ -24,9 +22,11 @@ from imagegen.plan.rules import (
     nearest_cell,
     rule_constraints,
 )
-from imagegen.plan.rules.evaluate import evaluate, implied_literals
-from imagegen.plan.rules.facts import on_each
-from imagegen.plan.rules.verdict import WORST_FIRST, Conflict, kind_of
+from imagegen.compat.evaluate import evaluate, implied_literals
+from imagegen.compat.facts import on_each
+from imagegen.compat.verdict import WORST_FIRST, Conflict, kind_of
+from imagegen.core.types import Gpu
+from imagegen.spec import Rule
 from tests.support.errors import raises
 from tests.support.matrix_samples import RULE, SMALL, load
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from imagegen.plan.matrix.model import Override, PinOverride
-from imagegen.plan.rules import Explanation, Question, explain
-from imagegen.plan.rules.facts import overridden_in
-from imagegen.plan.rules.knowledge import Knowledge
+from imagegen.compat import Explanation, Question, explain
+from imagegen.compat.facts import overridden_in
+from imagegen.compat.knowledge import Knowledge
+from imagegen.spec.model import Override, PinOverride
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.package_metadata import library, package, question, rule
 

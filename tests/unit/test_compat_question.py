@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagegen import spec as matrix
+from imagegen.compat import MetadataCache, Question, Vocabulary, explain, parse_question
+from imagegen.compat.knowledge import Knowledge
 from imagegen.core.errors import UsageError
-from imagegen.plan import matrix
-from imagegen.plan.rules import MetadataCache, Question, Vocabulary, explain, parse_question
-from imagegen.plan.rules.knowledge import Knowledge
 from tests.support.errors import raises
 from tests.support.matrix_samples import SHIPPED, shipped_matrix
 

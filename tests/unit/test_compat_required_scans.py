@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from imagegen.core.types import Gpu
-from imagegen.plan.matrix.scans import WheelVerdict
-from imagegen.plan.rules import (
+from imagegen.compat import (
     Explanation,
     MetadataCache,
     PlatformChoices,
@@ -17,7 +15,9 @@ from imagegen.plan.rules import (
     suggest,
     table_of,
 )
-from imagegen.plan.rules.knowledge import Knowledge
+from imagegen.compat.knowledge import Knowledge
+from imagegen.core.types import Gpu
+from imagegen.spec.scans import WheelVerdict
 from tests.support.package_metadata import package, question
 from tests.support.wheel_scans import scan, scans
 

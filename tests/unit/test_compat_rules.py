@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from imagegen.plan import matrix
-from imagegen.plan.matrix import Rule
-from imagegen.plan.rules import Facts, evaluate_cell, facts_of_cell, rule_constraints
-from imagegen.plan.rules.evaluate import evaluate
+from imagegen import spec as matrix
+from imagegen.compat import Facts, evaluate_cell, facts_of_cell, rule_constraints
+from imagegen.compat.evaluate import evaluate
+from imagegen.spec import Rule
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.rule_cases import Case, attention, builds, cuda, engines, environment, scanned, torch, training
 

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 import pytest
 from packaging.version import Version
 
+from imagegen.compat import Fact, Facts, MetadataCache, ScanCache, load_demands, scans
+from imagegen.compat.evaluate import evaluate
+from imagegen.compat.facts import versions_in
+from imagegen.compat.knowledge import Knowledge, RuleSubject
+from imagegen.compat.scans import PREFIX
 from imagegen.core.data import shipped
-from imagegen.plan.matrix import Rule
-from imagegen.plan.matrix.scans import CAPABILITIES
-from imagegen.plan.rules import Fact, Facts, MetadataCache, ScanCache, load_demands, scans
-from imagegen.plan.rules.evaluate import evaluate
-from imagegen.plan.rules.facts import versions_in
-from imagegen.plan.rules.knowledge import Knowledge, RuleSubject
-from imagegen.plan.rules.scans import PREFIX
+from imagegen.spec import Rule
+from imagegen.spec.scans import CAPABILITIES
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.rule_cases import Case
 from tests.support.rule_cases.scanned import CASES

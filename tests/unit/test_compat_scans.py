@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from imagegen.plan.matrix import Rule
-from imagegen.plan.matrix.scans import PackageScans, ScannedLibrary, WheelVerdict
-from imagegen.plan.rules import Fact, Facts, MetadataCache, Question, ScanCache, demands_of, explain, table_of
-from imagegen.plan.rules.evaluate import evaluate
-from imagegen.plan.rules.knowledge import Knowledge, RuleSubject
-from imagegen.plan.rules.scans import locked_rules
+from imagegen.compat import Fact, Facts, MetadataCache, Question, ScanCache, demands_of, explain, table_of
+from imagegen.compat.evaluate import evaluate
+from imagegen.compat.knowledge import Knowledge, RuleSubject
+from imagegen.compat.scans import locked_rules
+from imagegen.spec import Rule
+from imagegen.spec.scans import PackageScans, ScannedLibrary, WheelVerdict
 from tests.support.package_metadata import package, question
 from tests.support.wheel_scans import scan, scans
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from imagegen.plan.rules import Facts
-from imagegen.plan.rules.evaluate import evaluate
+from imagegen.compat import Facts
+from imagegen.compat.evaluate import evaluate
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.rule_cases import stack
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.plan.rules.solve import Clause, ClauseOrigin, Contradiction, GaveUpError, smallest, solve
+from imagegen.compat.solve import Clause, ClauseOrigin, Contradiction, GaveUpError, smallest, solve
 
 SIZES = {"a": 2, "b": 3, "c": 3, "d": 4}
 DOMAINS = {name: (1 << size) - 1 for name, size in SIZES.items()}

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from imagegen.plan.matrix.model_types import Models
-from imagegen.plan.rules import Facts
-from imagegen.plan.rules.knowledge import Knowledge, RuleSubject, SubjectKind
-from imagegen.plan.rules.sources import RULE_SOURCES, rules_about, rules_of_cells
+from imagegen.compat import Facts
+from imagegen.compat.knowledge import Knowledge, RuleSubject, SubjectKind
+from imagegen.compat.sources import RULE_SOURCES, rules_about, rules_of_cells
+from imagegen.spec.model_types import Models
 from tests.support.package_metadata import question, rule
 
 MODELS = Models("2026-11-24", {"transformers": "4.40"}, {"transformers": "s"}, {"qwen3": {"transformers": "4.51"}})

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from imagegen.plan.rules import Explanation, Question, complete_names, explain
-from imagegen.plan.rules.knowledge import Knowledge
-from imagegen.plan.rules.torch_pins import library_rules
+from imagegen.compat import Explanation, Question, complete_names, explain
+from imagegen.compat.knowledge import Knowledge
+from imagegen.compat.torch_pins import library_rules
 from tests.support.package_metadata import library, package, question
 
 DNN, NCCL, BLAS = "nvidia-cudnn-cu12", "nvidia-nccl-cu12", "nvidia-cublas-cu12"

@@ -12,9 +12,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from imagegen.core.types import Gpu
-from imagegen.plan.matrix import Rule
-from imagegen.plan.rules import (
+from imagegen.compat import (
     Explanation,
     Fact,
     Facts,
@@ -25,9 +23,11 @@ from imagegen.plan.rules import (
     suggest,
     table_of,
 )
-from imagegen.plan.rules.knowledge import Knowledge
-from imagegen.plan.rules.problem import Problem
-from imagegen.plan.rules.statements import Releases
+from imagegen.compat.knowledge import Knowledge
+from imagegen.compat.problem import Problem
+from imagegen.compat.statements import Releases
+from imagegen.core.types import Gpu
+from imagegen.spec import Rule
 from tests.support.package_metadata import library, package, question, rule
 
 FIELD = library(

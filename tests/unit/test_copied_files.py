@@ -17,13 +17,13 @@ from imagegen.core.store import Store
 from imagegen.image import dockerfile as recipe
 from imagegen.image.layers.layer import files_layer
 from imagegen.image.layers.plan import FILES, plan
-from imagegen.plan.lock import contradictions, dumps
-from imagegen.plan.lock.file import loads
-from imagegen.plan.lock.model import CopiedFile, Lock, LockedCopy
-from imagegen.plan.matrix.model import Cell
-from imagegen.supply.trust.licences import KnownLicences
-from imagegen.supply.trust.sbom import sbom
-from imagegen.wheels.resolve import copies
+from imagegen.lock import contradictions, dumps
+from imagegen.lock.file import loads
+from imagegen.lock.make import copies
+from imagegen.lock.model import CopiedFile, Lock, LockedCopy
+from imagegen.spec.model import Cell
+from imagegen.trust.licences import KnownLicences
+from imagegen.trust.sbom import sbom
 from tests.support.errors import raises
 from tests.support.matrix_samples import SMALL, complaint, load
 from tests.support.tiny_lock import LOCK

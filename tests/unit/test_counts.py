@@ -17,7 +17,7 @@ BUDGETS = {
     "lines outside the libraries": 72_290,
     "modules of several sections": 65,
     "functions above 60 lines": 2,
-    "Callable parameters": 106,
+    "Callable parameters": 108,
     "late imports outside cli": 60,
     "internal imports, p90": 14,
 }

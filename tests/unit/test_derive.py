@@ -13,8 +13,8 @@ from imagegen.app.entries import Changes, lock_changed
 from imagegen.app.session import Session
 from imagegen.core.errors import ImagegenError, LockError, UsageError
 from imagegen.core.progress import Quiet
-from imagegen.plan.matrix.model import Cell
-from imagegen.wheels.resolve.options import LockOptions
+from imagegen.lock.make.options import LockOptions
+from imagegen.spec.model import Cell
 
 pytestmark = pytest.mark.usefixtures("shared_results")
 

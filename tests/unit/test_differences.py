@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
+from imagegen import lock
 from imagegen.app import differences, lock_difference, lock_history
 from imagegen.app.differences import CellHistory
 from imagegen.app.lock_difference import LockSummary, LockVerdict, PackageChange
@@ -16,9 +17,8 @@ from imagegen.app.lock_history import History, LockChange
 from imagegen.app.nightly import changes
 from imagegen.app.nightly.changes import ChangelogSection
 from imagegen.app.nightly.propose import RejectedUpdate
-from imagegen.plan import lock
-from imagegen.plan.matrix.model import Rule
-from imagegen.plan.rules import Conflict, Verdict
+from imagegen.compat import Conflict, Verdict
+from imagegen.spec.model import Rule
 from tests.support.report_samples import HISTORY
 from tests.support.timing import within
 from tests.support.tiny_lock import LOCK

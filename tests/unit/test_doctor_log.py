@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagegen import spec as matrix
 from imagegen.core.data import shipped
-from imagegen.plan import matrix
-from imagegen.plan.matrix.model import Rule
-from imagegen.plan.matrix.model_types import Models
 from imagegen.run import doctor_log, doctor_messages
 from imagegen.run.doctor import examine_log
+from imagegen.spec.model import Rule
+from imagegen.spec.model_types import Models
 
 MODELS = Models("")
 KERNEL = "RuntimeError: CUDA error: no kernel image is available for execution on the device\n"

@@ -15,11 +15,11 @@ from imagegen.image.layers import image, keep_record, record_of, recorded_image
 from imagegen.image.layers.image import labels
 from imagegen.image.layers.plan import HEAVY, plan, support_files, support_links
 from imagegen.image.layers.sources import plan_layers
-from imagegen.plan.lock import dumps, dumps_attached, inputs_hash, loads_attached, loads_combined
-from imagegen.plan.lock.environments import shared_wheels, with_locks
-from imagegen.plan.lock.file import LockErrors
-from imagegen.plan.lock.model import LOCAL, FileConflict, Lock, LockedGpus, LockedWheel
-from imagegen.plan.matrix.model import EnvVar
+from imagegen.lock import dumps, dumps_attached, inputs_hash, loads_attached, loads_combined
+from imagegen.lock.environments import shared_wheels, with_locks
+from imagegen.lock.file import LockErrors
+from imagegen.lock.model import LOCAL, FileConflict, Lock, LockedGpus, LockedWheel
+from imagegen.spec.model import EnvVar
 from tests.support.environment_samples import combined
 from tests.support.errors import raises
 from tests.support.lock_samples import LOCK, wheel

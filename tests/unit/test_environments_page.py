@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from imagegen import spec as matrix
 from imagegen.core.data import shipped
 from imagegen.image.layers.plan import plan
-from imagegen.plan import matrix
-from imagegen.plan.lock.environments import combine, locked_environments, shared_wheels
-from imagegen.plan.lock.file import read
+from imagegen.lock.environments import combine, locked_environments, shared_wheels
+from imagegen.lock.file import read
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/several-environments.md").read_text(encoding="utf-8")
 (EXAMPLE,) = re.findall(r"```yaml\n# matrices/rl-stack\.yaml\n(.*?)```", PAGE, re.DOTALL)

@@ -15,7 +15,7 @@ import pytest
 from imagegen.core.errors import ErrorGroup, ImagegenError, LockError, UsageError
 
 PACKAGE = Path(__file__).parents[2] / "imagegen"
-SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if "incontainer" not in path.parts)
+SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if "checks" not in path.parts)
 HEAD = """# Error codes
 
 An error has a code, shown as `error[lock-stale]: ...` and, with `--json`, as `error.code` in the document on stdout:

@@ -14,11 +14,11 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from imagegen import export
 from imagegen.core.layer_tar import Allowance
 from imagegen.core.oci import GZIP_TYPE
 from imagegen.core.store import Store
-from imagegen.supply import export
-from imagegen.supply.export import Entry, read_tree
+from imagegen.export import Entry, read_tree
 from tests.support.errors import raises
 from tests.support.hostile_names import NAMES
 from tests.support.image_layers import Files, files_layer, image, layer, member

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from imagegen import spec as matrix
 from imagegen.cli.commands import cli
 from imagegen.core.data import shipped
-from imagegen.plan import matrix
-from imagegen.plan.matrix import Matrix
+from imagegen.spec import Matrix
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/extend-the-matrix.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```yaml\n# (matrices/\S+)\n(.*?)```", PAGE, re.DOTALL)

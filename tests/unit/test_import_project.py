@@ -15,10 +15,10 @@ from imagegen.app.import_project import Imported, Selection, find_file, import_p
 from imagegen.app.session import Session
 from imagegen.core.errors import ImagegenError, Location, LockError, ProjectFileError, UsageError
 from imagegen.core.progress import Quiet
-from imagegen.plan.matrix.document import parse
-from imagegen.plan.projects import dockerfile, entry
-from imagegen.plan.projects.model import MarkerTarget
-from imagegen.wheels.resolve.options import LockOptions
+from imagegen.lock.make.options import LockOptions
+from imagegen.projects import dockerfile, entry
+from imagegen.projects.model import MarkerTarget
+from imagegen.spec.document import parse
 from tests.support.errors import raises
 
 pytestmark = pytest.mark.usefixtures("shared_results")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from imagegen import spec as matrix
 from imagegen.core.data import shipped
 from imagegen.core.net.package_index import variable
-from imagegen.plan import matrix
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/indexes.md").read_text(encoding="utf-8")
 

@@ -17,7 +17,7 @@ from imagegen.core.store import Store, images
 from imagegen.image.inventory import subjects as cells
 from imagegen.image.inventory.subjects import import_scans, known_scans
 from imagegen.image.layers import scan
-from imagegen.plan.lock.model import FileConflict, Lock, LockedGpus
+from imagegen.lock.model import FileConflict, Lock, LockedGpus
 from tests.support.elf_files import make_elf
 from tests.support.layer_inputs import cell_of, lock_of, locked
 

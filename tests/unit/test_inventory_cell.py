@@ -13,7 +13,7 @@ from imagegen.core.context import Context
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image.inventory import subjects as cells
-from imagegen.plan.lock.model import FileConflict, LockedGpus
+from imagegen.lock.model import FileConflict, LockedGpus
 from tests.support.elf_files import make_elf
 from tests.support.layer_inputs import GPU, cell_of, lock_of, locked
 from tests.support.wheels import WHEEL

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from imagegen.app import launch
 from imagegen.app.launch import LaunchSpec
+from imagegen.checks.preflight import system_checks
+from imagegen.checks.preflight.model import Image, Machine
 from imagegen.core.data import shipped
 from imagegen.core.errors import LockError, UsageError
-from imagegen.incontainer.preflight import system_checks
-from imagegen.incontainer.preflight.model import Image, Machine
 from tests.support.command_line import Run
 from tests.support.matrix_samples import shipped_matrix
 

@@ -201,4 +201,4 @@ def test_every_reader_of_archives_is_bounded() -> None:
             if is_reader and "mode='w" not in text and "tarinfo=Bounded" not in text:
                 plain.add(str(path.relative_to(root)))
             assert not text.startswith("tarfile") or ".extractall" not in text
-    assert plain == {"incontainer/worker/source.py", "plan/lock/sdist_worker.py"}
+    assert plain == {"checks/worker/source.py", "lock/sdist_worker.py"}

@@ -9,10 +9,10 @@ import pytest
 
 from imagegen.core.errors import LockError
 from imagegen.image.layers.scan import OwnershipErrors, left_out, losers
-from imagegen.plan.lock import file as lock_file
-from imagegen.plan.lock import freshness
-from imagegen.plan.lock.model import FileConflict, Lock, LockedBase, LockedFile, LockedWheel, file_conflicts_among
-from imagegen.plan.matrix.model import FileConflictRule
+from imagegen.lock import file as lock_file
+from imagegen.lock import freshness
+from imagegen.lock.model import FileConflict, Lock, LockedBase, LockedFile, LockedWheel, file_conflicts_among
+from imagegen.spec.model import FileConflictRule
 from tests.support.interpreters import LOCKED
 from tests.support.matrix_samples import SMALL, complaint, load
 

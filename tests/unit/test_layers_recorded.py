@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from imagegen import lock
 from imagegen.core.data import shipped
 from imagegen.image.layers import keep_record, record_contradictions
-from imagegen.plan import lock
-from imagegen.plan.lock.model import Lock
+from imagegen.lock.model import Lock
 
 
 @pytest.fixture(scope="module")

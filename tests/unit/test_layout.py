@@ -37,45 +37,42 @@ ORDER = [
     "core.git",
     "core.seccomp",
     "core.sandbox",
-    "incontainer",
+    "checks",
     "audit",
-    "plan.matrix",
-    "plan.wheel_target",
-    "plan.rules",
-    "plan.distributions",
-    "plan.lock",
-    "plan.projects",
-    "plan.index_metadata",
+    "spec",
+    "compat",
+    "lock",
+    "projects",
+    "index_metadata",
     "image.base",
     "image.interpreter",
     "image.inputs",
     "image.layers",
     "image.dockerfile",
     "image.inventory",
-    "run.engine",
+    "engine",
     "run.doctor_messages",
     "run.doctor_log",
     "run.doctor",
     "run.smoke",
-    "run.smoke_reports",
     "run.numerics",
+    "run.smoke_reports",
     "wheels",
-    "wheels.resolve",
+    "lock.make",
     "wheels.builds",
-    "supply.trust",
-    "supply.compare",
-    "supply.publish",
-    "supply.export",
-    "supply.mirror_listing",
-    "supply.mirror",
+    "trust",
+    "compare",
+    "publish",
+    "export",
+    "mirror",
     "app",
     "cli",
 ]
-PROGRAMS = ("smoke", "preflight", "worker", "prefix")  # of incontainer
+PROGRAMS = ("smoke", "preflight", "worker", "prefix")  # of checks
 SOURCES = sorted(
     path
     for path in PACKAGE.rglob("*.py")
-    if path.relative_to(PACKAGE).parts[:2] not in {("incontainer", name) for name in PROGRAMS}
+    if path.relative_to(PACKAGE).parts[:2] not in {("checks", name) for name in PROGRAMS}
 )
 MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in SOURCES}
 
@@ -114,7 +111,7 @@ def test_imports_go_one_way(path: Path) -> None:
 
 def test_programs_of_containers_import_nothing_of_imagegen() -> None:
     for name in PROGRAMS:
-        for path in (PACKAGE / "incontainer" / name).rglob("*.py"):
+        for path in (PACKAGE / "checks" / name).rglob("*.py"):
             assert not imported(path), path
 
 

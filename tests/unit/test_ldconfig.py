@@ -29,12 +29,12 @@ from imagegen.image.layers import loader, loader_cache
 from imagegen.image.layers.layer import loader_layer
 from imagegen.image.layers.loader_cache import CacheEntry, LoaderCache
 from imagegen.image.layers.plan import LOADER, loader_configuration, plan
-from imagegen.plan.lock import contradictions, dumps
-from imagegen.plan.lock.file import loads
-from imagegen.plan.lock.model import CopiedFile, Lock, LockedCopy
-from imagegen.plan.matrix.model import LibraryDirectory
-from imagegen.supply.trust.licences import KnownLicences
-from imagegen.supply.trust.sbom import sbom
+from imagegen.lock import contradictions, dumps
+from imagegen.lock.file import loads
+from imagegen.lock.model import CopiedFile, Lock, LockedCopy
+from imagegen.spec.model import LibraryDirectory
+from imagegen.trust.licences import KnownLicences
+from imagegen.trust.sbom import sbom
 from tests.support.elf_files import make_elf
 from tests.support.errors import raises
 from tests.support.layer_inputs import cell_of, lock_of, locked

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagegen.compat import facts_of_lock
 from imagegen.core.errors import BuildError
 from imagegen.core.types import Submodule
 from imagegen.image.inputs import contents
-from imagegen.plan.lock import dumps, inputs_hash, with_built_wheels
-from imagegen.plan.lock.builds import BUILDER, BuiltWheel, builder, compiler, key_of, keyed
-from imagegen.plan.lock.file import LockErrors, loads
-from imagegen.plan.lock.model import (
+from imagegen.lock import dumps, inputs_hash, with_built_wheels
+from imagegen.lock.builds import BUILDER, BuiltWheel, builder, compiler, key_of, keyed
+from imagegen.lock.file import LockErrors, loads
+from imagegen.lock.model import (
     GIT,
     LINKS,
     LOCAL,
@@ -28,8 +29,7 @@ from imagegen.plan.lock.model import (
     LockedPatch,
     LockedWheel,
 )
-from imagegen.plan.lock.recipes import closure
-from imagegen.plan.rules import facts_of_lock
+from imagegen.lock.recipes import closure
 from tests.support.errors import raises
 from tests.support.interpreters import ARCHIVE, LOCKED
 from tests.support.lock_samples import LOCK, A, B, C, deb, hashes, names, sizes, texts, versions, wheel

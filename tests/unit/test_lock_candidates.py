@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from imagegen import lock
+from imagegen import spec as matrix
 from imagegen.core.data import shipped
-from imagegen.plan import lock, matrix
-from imagegen.plan.lock.model import LockedBuild, LockedFile
-from imagegen.plan.matrix.recipe import Commit, LocalSource
+from imagegen.lock.make import candidates
+from imagegen.lock.model import LockedBuild, LockedFile
+from imagegen.spec.recipe import Commit, LocalSource
 from imagegen.wheels import catalogue
-from imagegen.wheels.resolve import candidates
 from tests.support.errors import raises
 
 KEY = "sha256:" + "1" * 64

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from imagegen.core.data import shipped
 from imagegen.core.errors import LockError
 from imagegen.core.oci import ImageConfig, LayerDescriptor, RemoteImage
-from imagegen.plan.lock import dumps, inputs_hash, read, stale, write
-from imagegen.plan.lock.file import LockErrors, loads
-from imagegen.plan.lock.model import (
+from imagegen.lock import dumps, inputs_hash, read, stale, write
+from imagegen.lock.file import LockErrors, loads
+from imagegen.lock.model import (
     Lock,
     LockedFile,
     LockedGit,
@@ -24,8 +24,8 @@ from imagegen.plan.lock.model import (
     LockedSdist,
     LockedWheel,
 )
-from imagegen.plan.matrix.foundation import Base
-from imagegen.plan.matrix.model import Cell, EnvVar
+from imagegen.spec.foundation import Base
+from imagegen.spec.model import Cell, EnvVar
 from tests.support.errors import raises
 from tests.support.interpreters import DEBIAN
 from tests.support.lock_samples import LOCK, A, C, locks, wheel

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagegen.compare.difference import difference
+from imagegen.compare.operands import of_lock
 from imagegen.core.errors import BaseError, LockError
 from imagegen.core.store import Store
 from imagegen.image import base
@@ -17,14 +19,12 @@ from imagegen.image import dockerfile as recipe
 from imagegen.image.base.build import verify_status
 from imagegen.image.inputs import contents
 from imagegen.image.layers import sources
-from imagegen.plan.lock import contradictions, dumps, stale
-from imagegen.plan.lock.file import loads
-from imagegen.plan.lock.foundation import LockedArchive
-from imagegen.plan.lock.model import LockedDeb, LockedPackages
-from imagegen.supply.compare.difference import difference
-from imagegen.supply.compare.operands import of_lock
-from imagegen.supply.mirror_listing import listings
-from imagegen.supply.trust.package_url import deb as purl
+from imagegen.lock import contradictions, dumps, stale
+from imagegen.lock.file import loads
+from imagegen.lock.foundation import LockedArchive
+from imagegen.lock.model import LockedDeb, LockedPackages
+from imagegen.mirror.listing import listings
+from imagegen.trust.package_url import deb as purl
 from tests.support.lock_samples import LOCK, deb
 from tests.support.matrix_samples import SMALL, load
 

@@ -17,20 +17,19 @@ from imagegen.audit.contents import _within
 from imagegen.audit.libraries import _by_number
 from imagegen.audit.readers.wheel import Wheel
 from imagegen.cli.wheels_find import _parse_component
+from imagegen.compare.difference import goes_back
 from imagegen.core import types
 from imagegen.core.errors import MatrixErrors, UsageError, WheelError
 from imagegen.core.net import package_index
 from imagegen.core.net.address import Page
 from imagegen.core.net.answer import size_of
-from imagegen.plan import distributions as debversion
-from imagegen.plan import wheel_target
-from imagegen.plan.index_metadata import releases as harvested
-from imagegen.plan.index_metadata import wheel_metadata
-from imagegen.plan.lock import resolution_inputs
-from imagegen.plan.lock.sdist import _check
-from imagegen.plan.lock.tables import parse_release
-from imagegen.plan.matrix import recipe_file
-from imagegen.supply.compare.difference import goes_back
+from imagegen.index_metadata import releases as harvested
+from imagegen.index_metadata import wheel_metadata
+from imagegen.lock import distributions as debversion
+from imagegen.lock import resolution_inputs
+from imagegen.lock.sdist import _check
+from imagegen.lock.tables import parse_release
+from imagegen.spec import recipe_file, wheel_target
 from imagegen.wheels import naming, wheelhouse
 from tests.support.matrix_samples import SMALL, load
 from tests.support.wheels import FILENAME, make_wheel

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import Location, MatrixErrors, UsageError
-from imagegen.plan.matrix.cells import cell_id
-from imagegen.plan.matrix.model import Cell
+from imagegen.spec.cells import cell_id
+from imagegen.spec.model import Cell
 from tests.support.errors import raises
 from tests.support.matrix_samples import SMALL, complaint, load
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from imagegen import spec as matrix
 from imagegen.cli.app import App
+from imagegen.compat import Fact, Facts
 from imagegen.core.errors import IncompatibleError
-from imagegen.plan import matrix
-from imagegen.plan.matrix import Cell
-from imagegen.plan.rules import Fact, Facts
+from imagegen.spec import Cell
 from tests.support.matrix_samples import SHIPPED, SMALL, complaint, load
 
 STACKS = """\

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.errors import MatrixErrors, UsageError
-from imagegen.plan.matrix import Matrix
+from imagegen.spec import Matrix
 from tests.support.errors import raises
 from tests.support.matrix_samples import SMALL, load
 

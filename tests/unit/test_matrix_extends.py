@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.errors import MatrixErrors
-from imagegen.plan.matrix import Cell, Matrix
+from imagegen.spec import Cell, Matrix
 from tests.support.matrix_samples import SMALL, load
 
 PARENT = """\

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.errors import MatrixErrors
-from imagegen.plan.matrix.foundation import InterpreterFile
-from imagegen.plan.matrix.model import Cell
+from imagegen.spec.foundation import InterpreterFile
+from imagegen.spec.model import Cell
 from tests.support.matrix_samples import SMALL, load
 
 BOTH = SMALL.replace("    gpus: [sm_90]", '    gpus: [sm_90]\n    axes: {python: ["3.11", "3.12"]}')

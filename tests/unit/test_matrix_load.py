@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from imagegen import spec as matrix
 from imagegen.core.data import MAX_SOURCE_FILE
 from imagegen.core.errors import MOST, MatrixErrors
 from imagegen.core.types import EnvValue, Text
-from imagegen.plan import matrix
-from imagegen.plan.matrix.schema import MatrixFile
+from imagegen.spec.schema import MatrixFile
 from tests.support.matrix_samples import RULE, SHIPPED, SMALL, complaint, large, load
 
 

@@ -16,9 +16,9 @@ from packaging.version import Version
 
 from imagegen.core.data import shipped
 from imagegen.core.errors import MatrixError
-from imagegen.plan.matrix import metadata, metadata_file
-from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata, load
-from imagegen.plan.matrix.metadata_file import dumps, parse
+from imagegen.spec import metadata, metadata_file
+from imagegen.spec.metadata import PackageReleases, ReleaseMetadata, load
+from imagegen.spec.metadata_file import dumps, parse
 from tests.support.errors import raises
 
 NAMES = st.from_regex(r"[a-z][a-z0-9]{0,6}(-[a-z0-9]{1,4})?", fullmatch=True)

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from imagegen import spec as matrix
 from imagegen.core.data import shipped
 from imagegen.core.errors import MatrixErrors
 from imagegen.core.types import Submodule
-from imagegen.plan import matrix
-from imagegen.plan.matrix.model import EnvVar
-from imagegen.plan.matrix.recipe import Architectures, Commit, Cost, LocalSource, Patch, SdistFile
+from imagegen.spec.model import EnvVar
+from imagegen.spec.recipe import Architectures, Commit, Cost, LocalSource, Patch, SdistFile
 from tests.support.matrix_samples import SMALL, shipped_matrix_and_recipes
 
 PATCH = b"--- a/setup.py\n+++ b/setup.py\n@@ -1 +1 @@\n-a\n+b\n"

@@ -9,11 +9,11 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from imagegen.compat import Fact, Facts, evaluate_on
 from imagegen.core.errors import Location, MatrixErrors
-from imagegen.plan.lock.resolution_inputs import pep508
-from imagegen.plan.matrix import metadata
-from imagegen.plan.matrix.model import Cell
-from imagegen.plan.rules import Fact, Facts, evaluate_on
+from imagegen.lock.resolution_inputs import pep508
+from imagegen.spec import metadata
+from imagegen.spec.model import Cell
 from tests.support.matrix_samples import SHIPPED, SMALL, load, shipped_matrix
 
 BUILDS = {"2.6.0": "12.4", "2.7.1": "12.6", "2.8.0": "12.8", "2.10.0": "12.8", "2.11.0": "13.0", "2.15.0": "13.2"}

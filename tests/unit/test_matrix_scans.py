@@ -16,8 +16,8 @@ from packaging.version import Version
 
 from imagegen.core.data import shipped
 from imagegen.core.errors import MatrixError
-from imagegen.plan.matrix import scans, scans_file
-from imagegen.plan.matrix.scans import CAPABILITIES, PackageScans, ScannedLibrary, WheelScan, WheelVerdict
+from imagegen.spec import scans, scans_file
+from imagegen.spec.scans import CAPABILITIES, PackageScans, ScannedLibrary, WheelScan, WheelVerdict
 from tests.support.errors import raises
 from tools.harvest.scans import judge
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from imagegen import spec as matrix
 from imagegen.app import missing_sources
 from imagegen.core.config import Settings
 from imagegen.core.data import shipped
 from imagegen.core.store import Store
-from imagegen.plan import matrix
-from imagegen.plan.lock.foundation import InterpreterArchive, LockedInterpreter
-from imagegen.plan.lock.model import URL, Lock, LockedFile
-from imagegen.plan.matrix.model import Cell
+from imagegen.lock.foundation import InterpreterArchive, LockedInterpreter
+from imagegen.lock.model import URL, Lock, LockedFile
+from imagegen.spec.model import Cell
 from imagegen.wheels import catalogue
 from tests.support.shipped_locks import shipped_lock
 

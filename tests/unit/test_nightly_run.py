@@ -10,17 +10,17 @@ from typing import cast
 
 import pytest
 
+from imagegen import lock
 from imagegen.app.nightly import changes, update
 from imagegen.app.nightly.changes import ChangelogSection
 from imagegen.app.nightly.propose import Proposal, RejectedUpdate
 from imagegen.app.nightly.run import CellOutcome, LockedCells, LockRepository, Steps, run
+from imagegen.compare.difference import ComparisonFacts
 from imagegen.core.context import Context
 from imagegen.core.errors import SmokeError
-from imagegen.plan import lock
-from imagegen.plan.lock.model import Record
-from imagegen.plan.matrix.foundation import Base
-from imagegen.plan.matrix.model import Cell
-from imagegen.supply.compare.difference import ComparisonFacts
+from imagegen.lock.model import Record
+from imagegen.spec.foundation import Base
+from imagegen.spec.model import Cell
 from tests.support.errors import raises
 from tests.support.nightly_project import RECORD, Toy
 

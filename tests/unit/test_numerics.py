@@ -16,10 +16,10 @@ from rich.console import Console
 
 from imagegen.cli import numerics_tables
 from imagegen.cli.output import print_lines
+from imagegen.compare import numerics as comparison
 from imagegen.core.store import Store
 from imagegen.run import numerics, smoke
 from imagegen.run.numerics import Fingerprint, NumericResult
-from imagegen.supply.compare import numerics as comparison
 
 CUDNN = ("attention", "sdpa cudnn_attention", "bfloat16")
 SAMPLE = st.none() | st.floats(-1e6, 1e6)

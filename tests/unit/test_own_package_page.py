@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from imagegen import spec as matrix
 from imagegen.core.data import shipped
-from imagegen.plan import matrix
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/your-own-package.md").read_text(encoding="utf-8")
 EXAMPLES = dict(re.findall(r"```yaml\n# matrices/(\S+)\.yaml\n(.*?)```", PAGE, re.DOTALL))

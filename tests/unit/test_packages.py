@@ -12,11 +12,11 @@ import pytest
 from imagegen.app.packages import LockedPackage, packages_of, source_of
 from imagegen.app.session import Session
 from imagegen.audit.model import Licence
+from imagegen.compat import MetadataCache, table_of
 from imagegen.core.store import Store
-from imagegen.plan.lock.model import LOCAL, URL, LockedFile, LockedGit, LockedSdist, LockedWheel
-from imagegen.plan.lock.uv_resolve import UPLOADS
-from imagegen.plan.matrix.metadata import PackageReleases, ReleaseMetadata
-from imagegen.plan.rules import MetadataCache, table_of
+from imagegen.lock.model import LOCAL, URL, LockedFile, LockedGit, LockedSdist, LockedWheel
+from imagegen.lock.uv_resolve import UPLOADS
+from imagegen.spec.metadata import PackageReleases, ReleaseMetadata
 from tests.support.tiny_lock import LOCK, wheel
 
 

@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 
 from imagegen.audit import catalogue
-from imagegen.plan import distributions
-from imagegen.plan.projects import names
-from imagegen.plan.rules.package_data import package_data
+from imagegen.compat.package_data import package_data
+from imagegen.lock import distributions
+from imagegen.projects import names
 from imagegen.run.doctor_messages import KNOWN
-from imagegen.supply.trust import licences
+from imagegen.trust import licences
 from tests.support.code_patterns import Pattern, collect
 from tests.support.patterns import Automaton
 from tests.support.timing import TooSlowError, within
 
 PACKAGE = Path(__file__).parents[2] / "imagegen"
 # These programs run in containers, on the output of the same container.
-IN_CONTAINERS = "imagegen/incontainer/"
+IN_CONTAINERS = "imagegen/checks/"
 _SIZES = 2_000, 8_000  # letters
 _LEAST = 0.01  # seconds; shorter times are not compared
 _MOST = 8  # times as long for 4 times the text: linear is 4, quadratic is 16
@@ -43,22 +43,22 @@ def _elsewhere() -> dict[tuple[str, str], list[str]]:
         ("imagegen/audit/rivals.py", "single.pattern"): [single.pattern for single in catalogue.singles()],
         ("imagegen/audit/catalogue.py", "entry['package']"): [entry["package"] for entry in libraries["optional"]],
         ("imagegen/audit/catalogue.py", "entry['files']"): [entry["files"] for entry in libraries["optional"]],
-        ("imagegen/plan/distributions.py", "archive.addresses"): [
+        ("imagegen/lock/distributions.py", "archive.addresses"): [
             archive.addresses for archive in distributions.archives().values()
         ],
-        ("imagegen/plan/projects/names.py", "entry['image']"): [entry["image"] for entry in names._read()["images"]],
-        ("imagegen/plan/projects/names.py", "pattern"): names._read()["systems"],
-        ("imagegen/plan/projects/names.py", "entry['names']"): [
+        ("imagegen/projects/names.py", "entry['image']"): [entry["image"] for entry in names._read()["images"]],
+        ("imagegen/projects/names.py", "pattern"): names._read()["systems"],
+        ("imagegen/projects/names.py", "entry['names']"): [
             accelerator["names"] for accelerator in names._read()["accelerators"].values()
         ],
-        ("imagegen/plan/rules/demands.py", "entry['library']"): [
+        ("imagegen/compat/demands.py", "entry['library']"): [
             entry["library"] for entry in package_data()["cuda-libraries"]["distributions"]
         ],
-        ("imagegen/plan/rules/demands.py", "entries[0]['library']"): [
+        ("imagegen/compat/demands.py", "entries[0]['library']"): [
             entry["library"] for entry in package_data()["library-for-each-cuda"]
         ],
         ("imagegen/run/doctor_messages.py", "message.sign"): [message.sign for message in KNOWN],
-        ("imagegen/supply/trust/restrictions.py", "pattern"): [
+        ("imagegen/trust/restrictions.py", "pattern"): [
             text for entry in entries for text in entry.get("packages", ())
         ],
     }

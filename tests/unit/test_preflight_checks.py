@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.incontainer.preflight import formatting
-from imagegen.incontainer.preflight.gpu_checks import FIRST_DRIVER
-from imagegen.incontainer.preflight.model import CudaLibrary, CudaProbe, Finding, Gpu, Image, Machine, numbers, older
-from imagegen.incontainer.preflight.table import CHECKS, Check, Row, examine
+from imagegen.checks.preflight import formatting
+from imagegen.checks.preflight.gpu_checks import FIRST_DRIVER
+from imagegen.checks.preflight.model import CudaLibrary, CudaProbe, Finding, Gpu, Image, Machine, numbers, older
+from imagegen.checks.preflight.table import CHECKS, Check, Row, examine
 
 H200 = Gpu("NVIDIA H200", "9.0", 143771, 143156)  # idle, as nvidia-smi showed it on 2026-11-21
 RTX_5090 = Gpu("NVIDIA GeForce RTX 5090", "12.0", 32607, 32110)

@@ -12,9 +12,9 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from imagegen.core.errors import ProjectFileError
-from imagegen.plan.projects import conda
-from imagegen.plan.projects.model import MarkerTarget, Recovered
-from imagegen.plan.projects.names import conda_names
+from imagegen.projects import conda
+from imagegen.projects.model import MarkerTarget, Recovered
+from imagegen.projects.names import conda_names
 
 HERE = Path("elsewhere/environment.yml")  # beside no pyproject.toml
 FILE = """\

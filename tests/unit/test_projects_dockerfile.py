@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import ProjectFileError
-from imagegen.plan.projects import dockerfile
-from imagegen.plan.projects.dockerfile_syntax import Variables, commands, parse
-from imagegen.plan.projects.model import MarkerTarget, Recovered
-from imagegen.plan.projects.names import KnownImage, cuda_in_name, is_system, known_image
+from imagegen.projects import dockerfile
+from imagegen.projects.dockerfile_syntax import Variables, commands, parse
+from imagegen.projects.model import MarkerTarget, Recovered
+from imagegen.projects.names import KnownImage, cuda_in_name, is_system, known_image
 from tests.support.errors import raises
 
 LINUX = MarkerTarget("3.12.14")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.errors import ProjectFileError
-from imagegen.plan.projects import conda, dockerfile, locks, requirements
-from imagegen.plan.projects.model import DeclaringFile, MarkerTarget, PackagePin, Recovered
+from imagegen.projects import conda, dockerfile, locks, requirements
+from imagegen.projects.model import DeclaringFile, MarkerTarget, PackagePin, Recovered
 from tests.support.errors import raises
 from tests.support.timing import within
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import Location, LockError, ProjectFileError
-from imagegen.plan.projects import locks
-from imagegen.plan.projects.model import COMMIT as COMMIT_FIX
-from imagegen.plan.projects.model import OWN_PACKAGE, DeclaringFile, MarkerTarget, Recovered
+from imagegen.projects import locks
+from imagegen.projects.model import COMMIT as COMMIT_FIX
+from imagegen.projects.model import OWN_PACKAGE, DeclaringFile, MarkerTarget, Recovered
 
 LINUX = MarkerTarget("3.12.6")
 INDEX = 'source = { registry = "https://i.example.org/simple" }'

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pip._internal.req.req_file import preprocess
 
 from imagegen.core.errors import ProjectFileError
-from imagegen.plan.projects import requirements
-from imagegen.plan.projects.model import MarkerTarget, Recovered
+from imagegen.projects import requirements
+from imagegen.projects.model import MarkerTarget, Recovered
 
 HERE = Path("elsewhere/requirements.txt")  # beside no pyproject.toml
 

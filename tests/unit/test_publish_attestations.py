@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from imagegen.checks.smoke.table import applicable
 from imagegen.core.store import Store
-from imagegen.incontainer.smoke.table import applicable
-from imagegen.plan.lock import read
-from imagegen.plan.matrix.model import Declarations
+from imagegen.lock import read
+from imagegen.publish.smoke_attestation import find_attested, smoke_document
 from imagegen.run import smoke_reports
 from imagegen.run.smoke import CheckResult, SmokeConditions, SmokeReport, parts
 from imagegen.run.smoke_reports import (
@@ -23,8 +23,8 @@ from imagegen.run.smoke_reports import (
     save_passed_report,
     save_run,
 )
-from imagegen.supply.publish.smoke_attestation import find_attested, smoke_document
-from imagegen.supply.trust.documents import AUDIT, SMOKE, Attached, Document
+from imagegen.spec.model import Declarations
+from imagegen.trust.documents import AUDIT, SMOKE, Attached, Document
 from tests.support.environment_samples import combined
 
 LOCKS = Path(__file__).parents[2] / "locks"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from imagegen.supply.publish.plan import LocatedLayer, PublishPlan, RegistryState, lines, plan
-from imagegen.supply.publish.tags import Tags
+from imagegen.publish.plan import LocatedLayer, PublishPlan, RegistryState, lines, plan
+from imagegen.publish.tags import Tags
 
 TAGS = Tags("2026.11.20-torch2.13.0-cu130-py311-1a2b3c4d", ("latest", "cu130", "cu130-py311"))
 OLD, NEW = "sha256:" + "0" * 64, "sha256:" + "f" * 64

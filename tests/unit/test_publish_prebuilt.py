@@ -10,9 +10,9 @@ import pytest
 
 from imagegen.image.layers import plan
 from imagegen.image.layers.plan import HEAVY, LayerPlan
-from imagegen.plan.lock.model import Lock, LockedFile, LockedWheel
-from imagegen.supply.publish import prebuilt
-from imagegen.supply.publish.shares import Shares, share
+from imagegen.lock.model import Lock, LockedFile, LockedWheel
+from imagegen.publish import prebuilt
+from imagegen.publish.shares import Shares, share
 from tests.support.errors import raises
 from tests.support.tiny_lock import LOCK
 

@@ -17,10 +17,10 @@ from imagegen.core.types import Compression
 from imagegen.image.layers import Image, Layer, RemoteLayers, image
 from imagegen.image.layers.image import description
 from imagegen.image.layers.sources import plan_layers
-from imagegen.supply.publish.remote_layers import AttachmentReader, find_remote_layers
-from imagegen.supply.publish.repository import RemoteRepository
-from imagegen.supply.publish.tags import COMPRESSIONS, Tags
-from imagegen.supply.trust.documents import LAYERS, Attached, Document
+from imagegen.publish.remote_layers import AttachmentReader, find_remote_layers
+from imagegen.publish.repository import RemoteRepository
+from imagegen.publish.tags import COMPRESSIONS, Tags
+from imagegen.trust.documents import LAYERS, Attached, Document
 from tests.support.layer_inputs import lock_of
 
 LOCK = lock_of()

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagegen import lock
 from imagegen.core.data import shipped
 from imagegen.core.errors import PublishError
-from imagegen.plan import lock
-from imagegen.plan.matrix.cells import cell_id
-from imagegen.supply.publish.tags import CHANNELS, COMPRESSIONS, TagInput, index_inputs, most_similar, tags
+from imagegen.publish.tags import CHANNELS, COMPRESSIONS, TagInput, index_inputs, most_similar, tags
+from imagegen.spec.cells import cell_id
 from tests.support.errors import raises
 
 DEFAULTS = {"cuda": "cu130", "python": "3.11", "platform": "linux/amd64", "attention": "fa2"}

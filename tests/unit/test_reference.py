@@ -13,13 +13,13 @@ import yaml
 
 from imagegen.cli.commands import cli
 from imagegen.image.layers.image import LABEL
-from imagegen.supply.trust.documents import KINDS
-from imagegen.supply.trust.provenance import BUILD_TYPE
+from imagegen.trust.documents import KINDS
+from imagegen.trust.provenance import BUILD_TYPE
 from tests.support.reference_pages import leaves, pages
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs/reference"
-SOURCES = [path for path in sorted((ROOT / "imagegen").rglob("*.py")) if "incontainer" not in path.parts]
+SOURCES = [path for path in sorted((ROOT / "imagegen").rglob("*.py")) if "checks" not in path.parts]
 PAGES = pages()
 
 

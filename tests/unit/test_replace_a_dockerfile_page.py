@@ -7,14 +7,14 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from imagegen import spec as matrix
 from imagegen.audit.readers.installation import site_packages
 from imagegen.core.data import shipped
 from imagegen.core.store import Store
 from imagegen.image.layers.image import image
 from imagegen.image.layers.plan import ENTRYPOINT, loader_configuration
-from imagegen.plan import matrix
-from imagegen.plan.matrix.model import Cell
-from imagegen.wheels.resolve import copies, patches
+from imagegen.lock.make import copies, patches
+from imagegen.spec.model import Cell
 from tests.support.tiny_lock import LOCK
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/replace-a-dockerfile.md").read_text(encoding="utf-8")

@@ -22,8 +22,8 @@ from imagegen.app.lock_difference import LockVerdict
 from imagegen.app.lock_history import LockChange
 from imagegen.core.data import shipped
 from imagegen.core.errors import Location
-from imagegen.plan.lock.model import WheelPatch
-from imagegen.plan.matrix.model import (
+from imagegen.lock.model import WheelPatch
+from imagegen.spec.model import (
     ExposedPort,
     GitSource,
     LibraryDirectory,

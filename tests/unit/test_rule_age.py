@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from imagegen.compat import unconfirmed
 from imagegen.core.errors import MatrixErrors
-from imagegen.plan.matrix.model import Rule
-from imagegen.plan.rules import unconfirmed
+from imagegen.spec.model import Rule
 from tests.support.matrix_samples import RULE, SMALL, load
 
 TODAY = dt.date(2026, 11, 24)

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import imagegen.incontainer
+import imagegen.checks
 
-sys.path.insert(0, str(Path(imagegen.incontainer.__file__).parent))  # as in a container, where the folder is copied to
+sys.path.insert(0, str(Path(imagegen.checks.__file__).parent))  # as in a container, where the folder is copied to
 
 from smoke import fabric
 from smoke.fabric import PROBLEMS, Log, Surroundings, last_warning, parse

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from imagegen.incontainer.smoke.table import CHECKS
+from imagegen.checks.smoke.table import CHECKS
 
 TESTS = Path(__file__).parents[1]
 # Check -> the module below `smoke` with its judgements, where that is shared.

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import imagegen.incontainer
+import imagegen.checks
 
-sys.path.insert(0, str(Path(imagegen.incontainer.__file__).parent))
+sys.path.insert(0, str(Path(imagegen.checks.__file__).parent))
 
 from smoke import stub
 from smoke.checks import pip

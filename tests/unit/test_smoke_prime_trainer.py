@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-import imagegen.incontainer
+import imagegen.checks
 
-sys.path.insert(0, str(Path(imagegen.incontainer.__file__).parent))  # as in a container, where `smoke` is copied to
+sys.path.insert(0, str(Path(imagegen.checks.__file__).parent))  # as in a container, where `smoke` is copied to
 
 from smoke import program
 from smoke.checks import prime_trainer

@@ -9,9 +9,9 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-import imagegen.incontainer
+import imagegen.checks
 
-HOME = Path(imagegen.incontainer.__file__).parent
+HOME = Path(imagegen.checks.__file__).parent
 sys.path.insert(0, str(HOME))  # as in a container, where the folder `suite` is copied to
 
 from smoke.checks import verl_config  # noqa: E402

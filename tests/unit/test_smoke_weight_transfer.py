@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-import imagegen.incontainer
+import imagegen.checks
 
-sys.path.insert(0, str(Path(imagegen.incontainer.__file__).parent))  # as in a container, where `suite` is copied to
+sys.path.insert(0, str(Path(imagegen.checks.__file__).parent))  # as in a container, where `suite` is copied to
 
 from smoke import weight_transfer
 

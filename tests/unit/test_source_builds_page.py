@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from imagegen import spec as matrix
 from imagegen.core.data import shipped
-from imagegen.plan import matrix
 from imagegen.wheels import throttle
 
 ROOT = Path(__file__).parents[2]

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from imagegen import lock
 from imagegen.app.states import MEANINGS, CellState, cell_state
+from imagegen.compat import CellAnswer
 from imagegen.core.errors import LockError
-from imagegen.plan import lock
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.rules import CellAnswer
+from imagegen.lock.model import Lock
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.shipped_locks import shipped_lock
 

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
+from imagegen.checks.smoke.table import CHECKS
 from imagegen.core.errors import SmokeError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image.layers import Image
-from imagegen.incontainer.smoke.table import CHECKS
-from imagegen.plan.matrix.model import Declarations
 from imagegen.run.smoke import ROOT, CheckResult
 from imagegen.run.smoke_reports import SmokeRequirement
+from imagegen.spec.model import Declarations
 from tests.support.elf_files import make_elf
 from tests.support.environment_samples import combined
 from tests.support.hostile_names import PATHS

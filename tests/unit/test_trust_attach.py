@@ -14,11 +14,11 @@ from imagegen.core.net import UnreachableError
 from imagegen.core.oci import Descriptor, digest_of
 from imagegen.core.registry import Content, PushTarget, Referrer
 from imagegen.core.registry.pull import referring
-from imagegen.supply.trust import attach, bundle, statement
-from imagegen.supply.trust.bundle import Bundle
-from imagegen.supply.trust.documents import AUDIT, BUNDLE, LAYERS, LOCK, SBOM, SIGNATURE, SMOKE, Attached, Document
-from imagegen.supply.trust.project import Project
-from imagegen.supply.trust.signers import Trust
+from imagegen.trust import attach, bundle, statement
+from imagegen.trust.bundle import Bundle
+from imagegen.trust.documents import AUDIT, BUNDLE, LAYERS, LOCK, SBOM, SIGNATURE, SMOKE, Attached, Document
+from imagegen.trust.project import Project
+from imagegen.trust.signers import Trust
 from tests.support.errors import raises
 
 IMAGE = Descriptor("application/vnd.oci.image.manifest.v1+json", "sha256:" + "a1" * 32, 400)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import TrustError
-from imagegen.supply.trust import bundle
-from imagegen.supply.trust.bundle import PAYLOAD_TYPE
+from imagegen.trust import bundle
+from imagegen.trust.bundle import PAYLOAD_TYPE
 
 KEY = {"publicKey": {"hint": "aGludA=="}}
 PLAIN = bundle.write_bundle(b"what is said", b"signature", KEY)

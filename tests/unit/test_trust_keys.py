@@ -23,10 +23,10 @@ from nacl.secret import SecretBox
 
 from imagegen.core.errors import TrustError, UntrustedSignerError
 from imagegen.core.progress import Quiet
-from imagegen.supply.trust import bundle, keys, statement
-from imagegen.supply.trust.documents import SIGNATURE
-from imagegen.supply.trust.project import Identity, Key, Project
-from imagegen.supply.trust.signers import Trust
+from imagegen.trust import bundle, keys, statement
+from imagegen.trust.documents import SIGNATURE
+from imagegen.trust.project import Identity, Key, Project
+from imagegen.trust.signers import Trust
 from tests.support.errors import raises
 from tests.support.signing_keys import KEY, PUBLIC
 

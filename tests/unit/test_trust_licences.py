@@ -9,10 +9,10 @@ import pytest
 
 from imagegen.audit.model import Licence
 from imagegen.core.oci import ImageConfig, RemoteImage
-from imagegen.plan.lock.foundation import LockedBase
-from imagegen.plan.lock.model import Lock
-from imagegen.supply.trust.licences import KnownLicences, data
-from imagegen.supply.trust.restrictions import find_restrictions
+from imagegen.lock.foundation import LockedBase
+from imagegen.lock.model import Lock
+from imagegen.trust.licences import KnownLicences, data
+from imagegen.trust.restrictions import find_restrictions
 from tests.support.lock_samples import LOCK, wheel
 from tests.support.shipped_locks import shipped_lock
 

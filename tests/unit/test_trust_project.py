@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.errors import MOST, MatrixError, MatrixErrors
-from imagegen.supply.trust.project import Identity, Key, Project, load
+from imagegen.trust.project import Identity, Key, Project, load
 
 
 def write(tmp_path: Path, text: str) -> Path:

@@ -15,8 +15,8 @@ from packageurl import PackageURL
 from imagegen.audit.model import InstalledDeb, Licence, OsRelease
 from imagegen.core.oci import ImageConfig, RemoteImage
 from imagegen.core.types import Submodule
-from imagegen.plan.lock.foundation import LockedBase
-from imagegen.plan.lock.model import (
+from imagegen.lock.foundation import LockedBase
+from imagegen.lock.model import (
     PATCHED,
     Lock,
     LockedFile,
@@ -26,8 +26,8 @@ from imagegen.plan.lock.model import (
     LockedWheel,
     WheelPatch,
 )
-from imagegen.supply.trust.licences import KnownLicences
-from imagegen.supply.trust.sbom import sbom
+from imagegen.trust.licences import KnownLicences
+from imagegen.trust.sbom import sbom
 from tests.support.environment_samples import combined
 from tests.support.lock_samples import LOCK, wheel
 from tests.support.lock_samples import locks as any_lock

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from packaging.licenses import canonicalize_license_expression
 
 from imagegen.audit.model import Licence
-from imagegen.supply.trust import licences
-from imagegen.supply.trust.licences import Terms, data
+from imagegen.trust import licences
+from imagegen.trust.licences import Terms, data
 
 MIT, APACHE, BSD = (f"OSI Approved :: {each} License" for each in ("MIT", "Apache Software", "BSD"))
 MIT_TEXT = """\

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import TrustError
-from imagegen.supply.trust import statement, strict_json
-from imagegen.supply.trust.documents import SBOM, SIGNATURE
-from imagegen.supply.trust.statement import InTotoStatement
+from imagegen.trust import statement, strict_json
+from imagegen.trust.documents import SBOM, SIGNATURE
+from imagegen.trust.statement import InTotoStatement
 from tests.support.errors import raises
 
 IMAGE = "sha256:" + "a1" * 32

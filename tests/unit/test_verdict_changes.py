@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.plan.matrix.metadata import PackageReleases
-from imagegen.plan.matrix.model import Cell
+from imagegen.spec.metadata import PackageReleases
+from imagegen.spec.model import Cell
 from tests.support.matrix_samples import SMALL, load
 from tests.support.package_metadata import package
 from tools.harvest.verdicts import HarvestSummary, compare, render

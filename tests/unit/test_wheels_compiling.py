@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from imagegen.plan.rules import Vocabulary, parse_question
+from imagegen.compat import Vocabulary, parse_question
 from imagegen.wheels import catalogue
 from imagegen.wheels.compiling import needed_builds
 from tests.support.matrix_samples import SHIPPED, shipped_matrix_and_recipes

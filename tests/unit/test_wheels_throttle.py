@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.plan.matrix.recipe import Cost
+from imagegen.spec.recipe import Cost
 from imagegen.wheels.throttle import (
     BACKEND,
     GB,

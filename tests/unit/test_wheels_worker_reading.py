@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.incontainer.worker import units
-from imagegen.incontainer.worker.causes import DISK, FAILED, MEMORY, STOPPED, diagnose
-from imagegen.incontainer.worker.memory import machine, own_cgroup, process_tree
-from imagegen.incontainer.worker.units import UnitCounter
+from imagegen.checks.worker import units
+from imagegen.checks.worker.causes import DISK, FAILED, MEMORY, STOPPED, diagnose
+from imagegen.checks.worker.memory import machine, own_cgroup, process_tree
+from imagegen.checks.worker.units import UnitCounter
 
 MB = 1 << 20
 MEMINFO = (

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.incontainer.worker import requires, source
-from imagegen.incontainer.worker.errors import Refused
-from imagegen.incontainer.worker.hook import LEGACY, declared
-from imagegen.incontainer.worker.repack import finish
+from imagegen.checks.worker import requires, source
+from imagegen.checks.worker.errors import Refused
+from imagegen.checks.worker.hook import LEGACY, declared
+from imagegen.checks.worker.repack import finish
 
 EPOCH = 1_700_000_000
 

@@ -11,7 +11,7 @@ from imagegen.cli import main
 from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError
 from imagegen.core.progress import PlainOutput, Terminal
-from imagegen.run.engine import Engine
+from imagegen.engine import Engine
 from tools.engine import private
 
 

@@ -14,7 +14,7 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError
 from imagegen.core.progress import Progress, timed
 from imagegen.image.base.apt import Apt, official
-from imagegen.plan.distributions import release
+from imagegen.lock.distributions import release
 
 _RELEASE = "trixie"
 

@@ -28,7 +28,7 @@ from imagegen.core import temporary
 from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError
 from imagegen.core.progress import Progress, timed
-from imagegen.run.engine.connection import open_client
+from imagegen.engine.connection import open_client
 from tools.engine import emulation
 from tools.engine.emulation import Emulation
 from tools.engine.network import Network, forwards

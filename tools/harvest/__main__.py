@@ -13,6 +13,7 @@ import click
 from packaging.utils import InvalidName, canonicalize_name
 from packaging.version import Version
 
+from imagegen import spec as matrix
 from imagegen.audit.imports import starts
 from imagegen.cli import main
 from imagegen.cli.app import App
@@ -22,14 +23,13 @@ from imagegen.core.errors import UsageError
 from imagegen.core.net import Client, package_index
 from imagegen.core.net.package_index import DEFAULT
 from imagegen.core.text import counted
-from imagegen.plan import matrix
-from imagegen.plan.matrix import api as shared_names
-from imagegen.plan.matrix import harvested, metadata, metadata_file, scans, scans_file
-from imagegen.plan.matrix import model_types as model_table
-from imagegen.plan.matrix.metadata import PackageReleases
-from imagegen.plan.matrix.model import Component, Index
-from imagegen.plan.matrix.model_types import PACKAGES
-from imagegen.plan.matrix.scans import PackageScans
+from imagegen.spec import api as shared_names
+from imagegen.spec import harvested, metadata, metadata_file, scans, scans_file
+from imagegen.spec import model_types as model_table
+from imagegen.spec.metadata import PackageReleases
+from imagegen.spec.model import Component, Index
+from imagegen.spec.model_types import PACKAGES
+from imagegen.spec.scans import PackageScans
 from tools.harvest import api as package_names
 from tools.harvest import interpreters, model_types, published
 from tools.harvest import torch_exports as torch_index

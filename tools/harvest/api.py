@@ -29,8 +29,8 @@ from imagegen.core.errors import FetchError
 from imagegen.core.net import Client, package_index
 from imagegen.core.net.package_index import DEFAULT, IndexLink
 from imagegen.core.progress import Progress
-from imagegen.plan.index_metadata import wheel_metadata
-from imagegen.plan.matrix.api import PackageNames, SharedName, spans
+from imagegen.index_metadata import wheel_metadata
+from imagegen.spec.api import PackageNames, SharedName, spans
 
 SINCE = dt.date(2024, 7, 1)  # releases before that are not read
 _THREADS = 6  # wheels at once

@@ -20,8 +20,8 @@ from imagegen.core.errors import FetchError, MatrixError
 from imagegen.core.net import Client
 from imagegen.core.oci import PLATFORMS
 from imagegen.core.text import redact
-from imagegen.plan.lock.foundation import DOWNLOADS, MIRROR
-from imagegen.plan.matrix.foundation import InterpreterFile
+from imagegen.lock.foundation import DOWNLOADS, MIRROR
+from imagegen.spec.foundation import InterpreterFile
 
 FILE = "interpreters.yaml"
 _SUMS = "SHA256SUMS"

@@ -16,9 +16,9 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import ErrorGroup, FetchError, ImagegenError, MatrixError
 from imagegen.core.net import Client, NotFoundError, package_index
 from imagegen.core.net.package_index import IndexLink
-from imagegen.plan.index_metadata import releases, wheel_metadata
-from imagegen.plan.matrix import metadata_file
-from imagegen.plan.matrix.metadata import PackageReleases
+from imagegen.index_metadata import releases, wheel_metadata
+from imagegen.spec import metadata_file
+from imagegen.spec.metadata import PackageReleases
 
 _THREADS = 6  # packages at once, each with one request at a time
 

@@ -18,9 +18,9 @@ from imagegen.core.errors import FetchError
 from imagegen.core.net import Client, package_index
 from imagegen.core.net.package_index import DEFAULT, IndexLink
 from imagegen.core.progress import Progress
-from imagegen.plan.index_metadata import wheel_metadata
-from imagegen.plan.matrix.metadata import PackageReleases
-from imagegen.plan.matrix.model_types import Models
+from imagegen.index_metadata import wheel_metadata
+from imagegen.spec.metadata import PackageReleases
+from imagegen.spec.model_types import Models
 
 SOURCE = {
     "transformers": "CONFIG_MAPPING_NAMES in transformers/models/auto of the wheels on PyPI",

@@ -21,7 +21,7 @@ from imagegen.core.context import Context
 from imagegen.core.errors import ErrorGroup, FetchError, ImagegenError, WheelError
 from imagegen.core.net import Client, package_index
 from imagegen.core.progress import Meter
-from imagegen.plan.matrix.scans import PackageScans, WheelScan
+from imagegen.spec.scans import PackageScans, WheelScan
 from tools.harvest import scans
 from tools.harvest.scans import PYTHON, ReleasedWheel
 

@@ -26,7 +26,7 @@ from imagegen.audit.torch_users import X86_64, find_torch_user
 from imagegen.core.errors import FetchError
 from imagegen.core.net.package_index import IndexLink
 from imagegen.core.types import Gpu, minor
-from imagegen.plan.matrix.scans import CAPABILITIES, PackageScans, ScannedLibrary, WheelScan, WheelVerdict
+from imagegen.spec.scans import CAPABILITIES, PackageScans, ScannedLibrary, WheelScan, WheelVerdict
 
 SINCE = "2024-07-01"  # the oldest releases that stacks of the field still hold
 PYTHON = "3.12"  # modules for other interpreters are left out

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from imagegen.app.states import StateName
+from imagegen.compat import CellAnswer, Knowledge, MetadataCache, cell_answers, table_of
+from imagegen.compat.statements import StatementTable
 from imagegen.core.text import counted
-from imagegen.plan.matrix.metadata import PackageReleases
-from imagegen.plan.matrix.model import Cell, Rule
-from imagegen.plan.rules import CellAnswer, Knowledge, MetadataCache, cell_answers, table_of
-from imagegen.plan.rules.statements import StatementTable
+from imagegen.spec.metadata import PackageReleases
+from imagegen.spec.model import Cell, Rule
 
 _NAMED = 5  # versions that one line names
 _STATES: dict[str, StateName] = {"compatible": "no known conflict", "incompatible": "conflict", "unknown": "unknown"}

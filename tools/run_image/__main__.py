@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from imagegen.app.assemble import assemble_image, ensure_wheels
+from imagegen.checks.smoke.table import applicable
 from imagegen.cli import main
 from imagegen.cli.app import App, json_option, pass_app
 from imagegen.cli.test_command import present_report
@@ -15,7 +16,6 @@ from imagegen.core.errors import SmokeError, UsageError
 from imagegen.core.progress import human
 from imagegen.core.store.images import require_new
 from imagegen.image import layers
-from imagegen.incontainer.smoke.table import applicable
 from imagegen.run import numerics
 from imagegen.run.smoke import parts
 from imagegen.run.smoke_reports import SmokeRequirement, passed_report, save_passed_report

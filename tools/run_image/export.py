@@ -20,17 +20,17 @@ from typing import Any
 
 import zstandard
 
+from imagegen.checks.smoke.table import applicable
 from imagegen.core.data import parse_json
 from imagegen.core.progress import Progress, timed
 from imagegen.core.store import Store
 from imagegen.core.store.images import filling
+from imagegen.export import Entry, contents, read_tree
 from imagegen.image.layers import Image
-from imagegen.incontainer.smoke.table import applicable
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import Declarations
+from imagegen.lock.model import Lock
 from imagegen.run.smoke import activation, files_for, parts
 from imagegen.run.smoke_reports import programs_digest
-from imagegen.supply.export import Entry, contents, read_tree
+from imagegen.spec.model import Declarations
 
 PART_BYTES = 48 << 20  # of a compressed part, at most: channels that limit a transfer to 64 MB take it
 LEVEL = 6  # of zstd

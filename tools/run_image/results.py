@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from imagegen.checks.smoke.table import Check
 from imagegen.core.data import parse_json
 from imagegen.core.errors import SmokeError
-from imagegen.incontainer.smoke.table import Check
 from imagegen.run import smoke
 from imagegen.run.smoke import apply_gpu_requirement, check_name, read_result
 from imagegen.run.smoke_reports import SmokeRequirement

@@ -43,7 +43,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-Image = dict[str, Any]  # image.json.gz, as imagegen.supply.export.write has it
+Image = dict[str, Any]  # image.json.gz, as imagegen.export.write has it
 
 HERE = Path(__file__).resolve().parent
 IMAGE = HERE / "image.json.gz"

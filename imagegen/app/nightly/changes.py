@@ -16,7 +16,7 @@ from imagegen.app.nightly.propose import Proposal, RejectedUpdate
 from imagegen.core import data
 from imagegen.core.errors import Location, LockError
 from imagegen.core.text import shown
-from imagegen.plan.lock import inputs_hash
+from imagegen.lock import inputs_hash
 
 FILE = "CHANGES.md"
 _HEAD = "# What moved in the locks, and why\n\nWritten by `imagegen nightly`; the newest day comes first.\n"

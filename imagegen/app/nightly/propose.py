@@ -13,17 +13,17 @@ from typing import Protocol
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from imagegen import lock
 from imagegen.app.nightly.rejections import rejection_by_error, rejection_by_rules
 from imagegen.app.nightly.releases import NewerRelease
 from imagegen.app.nightly.subset_search import Rejection, Unit, largest_accepted
+from imagegen.compat import facts_of_cell, facts_of_lock
 from imagegen.core.errors import BuildError, LockError
-from imagegen.plan import lock
-from imagegen.plan.lock.environments import CombinedFile
-from imagegen.plan.lock.foundation import LockedBase
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import Cell, Requirement, Rule
-from imagegen.plan.rules import facts_of_cell, facts_of_lock
-from imagegen.plan.wheel_target import WheelTarget
+from imagegen.lock.environments import CombinedFile
+from imagegen.lock.foundation import LockedBase
+from imagegen.lock.model import Lock
+from imagegen.spec.model import Cell, Requirement, Rule
+from imagegen.spec.wheel_target import WheelTarget
 
 _TORCH = ("torch", "torchvision", "torchaudio", "triton")
 _ENGINES = ("vllm", "sglang")

@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterable
 from packaging.utils import canonicalize_name
 
 from imagegen.app.nightly.subset_search import Rejection
+from imagegen.compat import Facts, evaluate_cell
 from imagegen.core.errors import ErrorGroup, ImagegenError
 from imagegen.core.text import cut
-from imagegen.plan.matrix.model import Cell, Rule
-from imagegen.plan.rules import Facts, evaluate_cell
+from imagegen.spec.model import Cell, Rule
 
 _LONGEST = 600  # characters of an error in one line
 # A name with a version or with bounds, which is a package and not a word of the sentence.

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NoReturn, Protocol
 
+from imagegen import lock
 from imagegen.app.nightly import changes, sentences
 from imagegen.app.nightly.propose import Proposal
+from imagegen.compare.difference import ComparisonFacts
 from imagegen.core.errors import ImagegenError
-from imagegen.plan import lock
-from imagegen.plan.lock.model import Lock, Record
-from imagegen.plan.matrix.model import Cell
-from imagegen.supply.compare.difference import ComparisonFacts
+from imagegen.lock.model import Lock, Record
+from imagegen.spec.model import Cell
 
 Result = Literal["unchanged", "proposed", "published", "failed"]
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from imagegen.app.nightly.changes import short_inputs
 from imagegen.app.nightly.propose import Proposal
+from imagegen.compare import wording
+from imagegen.compare.difference import ComparisonFacts, difference, pairs
+from imagegen.compare.operands import of_lock
 from imagegen.core.text import counted
-from imagegen.plan.lock import inputs_hash
-from imagegen.plan.lock.environments import CombinedFile
-from imagegen.plan.lock.model import Lock
-from imagegen.supply.compare import wording
-from imagegen.supply.compare.difference import ComparisonFacts, difference, pairs
-from imagegen.supply.compare.operands import of_lock
+from imagegen.lock import inputs_hash
+from imagegen.lock.environments import CombinedFile
+from imagegen.lock.model import Lock
 
 _NOTHING = ComparisonFacts()
 

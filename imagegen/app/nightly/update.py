@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from imagegen import lock
 from imagegen.app.check_locks import current_lock
 from imagegen.app.comparison_facts import comparison_facts
 from imagegen.app.make_locks import join_locks, lock_request
@@ -22,11 +23,10 @@ from imagegen.core.errors import LockError
 from imagegen.core.net import Client
 from imagegen.image import base
 from imagegen.image.base import LockedBase
-from imagegen.plan import lock
-from imagegen.plan.lock.model import Lock
-from imagegen.plan.matrix.model import Cell
-from imagegen.wheels.resolve.options import LockOptions
-from imagegen.wheels.resolve.stages import lock_cell
+from imagegen.lock.make.options import LockOptions
+from imagegen.lock.make.stages import lock_cell
+from imagegen.lock.model import Lock
+from imagegen.spec.model import Cell
 
 
 def update_locks(

@@ -20,7 +20,7 @@ from imagegen.image.base.build import (
 from imagegen.image.base.image import fetch as fetch_layers
 from imagegen.image.base.image import require_published, verified
 from imagegen.image.base.rootfs import PrebuiltBase, keep, merged_tree, rootfs
-from imagegen.plan.lock.foundation import LockedBase, LockedDeb, LockedPackages
+from imagegen.lock.foundation import LockedBase, LockedDeb, LockedPackages
 
 __all__ = [
     "LockedBase",

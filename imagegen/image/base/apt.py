@@ -34,9 +34,9 @@ from imagegen.image.base.fetch import (
     trusted_keys,
 )
 from imagegen.image.base.image import inside, read_inside
-from imagegen.plan.distributions import DebianRelease, archive_at, archives, release
-from imagegen.plan.lock.foundation import LockedArchive, LockedBase, LockedDeb, LockedPackages
-from imagegen.plan.matrix.foundation import Base
+from imagegen.lock.distributions import DebianRelease, archive_at, archives, release
+from imagegen.lock.foundation import LockedArchive, LockedBase, LockedDeb, LockedPackages
+from imagegen.spec.foundation import Base
 
 _OF_HOST = ("Acquire::Check-Valid-Until", "Acquire::Check-Date", "Acquire::http", "Acquire::https")
 _CONFIGURATION = """\

@@ -37,8 +37,8 @@ from imagegen.image.base.apt import STATUS
 from imagegen.image.base.fetch import AptSuite, parse_deb822, parse_lines
 from imagegen.image.base.installer import ENVIRONMENT, LIMITS, AddedPackages
 from imagegen.image.base.normalise import dpkg_configuration, normalise, read
-from imagegen.plan.distributions import DebianRelease, release
-from imagegen.plan.lock.foundation import LockedBase, LockedPackages
+from imagegen.lock.distributions import DebianRelease, release
+from imagegen.lock.foundation import LockedBase, LockedPackages
 
 FORMAT = 1  # raise it with every change here, in normalise.py or in data/ that changes bytes
 BASES = Cache("base", LayerDescriptor)

@@ -28,8 +28,8 @@ from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.text import redact
 from imagegen.image.base.image import inside
-from imagegen.plan.distributions import archives
-from imagegen.plan.lock.foundation import LockedBase, LockedDeb, LockedPackages
+from imagegen.lock.distributions import archives
+from imagegen.lock.foundation import LockedBase, LockedDeb, LockedPackages
 
 _LABELS = {"Debian": "debian", "Debian-Security": "debian-security"}  # of Release files -> archive
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy")

@@ -32,8 +32,8 @@ from imagegen.core.registry.layout import Mirror
 from imagegen.core.registry.reference import variable
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
-from imagegen.plan.lock.foundation import LockedBase
-from imagegen.plan.matrix.foundation import Base
+from imagegen.lock.foundation import LockedBase
+from imagegen.spec.foundation import Base
 
 # The layers of an image, one over the other, as a file tree. They are hostile: nothing is ever written outside.
 #

@@ -19,7 +19,7 @@ from imagegen.core.store import Store
 from imagegen.image.base import image
 from imagegen.image.base.build import build, key, needed
 from imagegen.image.base.image import inside, unpack
-from imagegen.plan.lock.foundation import LockedBase
+from imagegen.lock.foundation import LockedBase
 
 
 @dataclass(frozen=True)

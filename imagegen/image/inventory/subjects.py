@@ -30,8 +30,8 @@ from imagegen.image.inventory.tree import Environment, FileTree, environment_of_
 from imagegen.image.layers import loader, scan
 from imagegen.image.layers.loader import LoaderLibrary
 from imagegen.image.layers.plan import digest_of_json
-from imagegen.plan.lock.model import Lock, LockedWheel
-from imagegen.plan.matrix.model import Cell
+from imagegen.lock.model import Lock, LockedWheel
+from imagegen.spec.model import Cell
 
 _AT_ONCE = 8
 

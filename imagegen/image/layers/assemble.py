@@ -51,8 +51,8 @@ from imagegen.image.layers.sources import (
     required_bytes,
     resolve_layers,
 )
-from imagegen.plan.lock import contents_hash
-from imagegen.plan.lock.model import Lock, LockedWheel, Record, RecordedLayer
+from imagegen.lock import contents_hash
+from imagegen.lock.model import Lock, LockedWheel, Record, RecordedLayer
 
 _IMAGES = Cache("image", Record)
 _HEAP = {-8: 1, -3: 3 << 20, -1: 8 << 20}  # mallopt: M_ARENA_MAX; M_MMAP_THRESHOLD, M_TRIM_THRESHOLD in bytes

@@ -32,7 +32,7 @@ from imagegen.image.layers.codec import GZIP, GZIP_BLOCK, GZIP_LEVEL
 from imagegen.image.layers.image import Image, image, keep
 from imagegen.image.layers.layer import Layer
 from imagegen.image.layers.plan import digest_of_json
-from imagegen.plan.lock.model import Lock
+from imagegen.lock.model import Lock
 
 _GZIPPED = BlobCache("gzip")
 _HEADER = b"\x1f\x8b\x08" + bytes(6) + b"\xff"  # deflate; no flags, no mtime, no extra flags, an unknown system

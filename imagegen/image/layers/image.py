@@ -1,7 +1,7 @@
 """The image: its LAYERS document, its config and manifest.
 
 A client that trusts the signer need not build these layers: `layers_by_key` is for `assemble`, `gzip_by_key` for
-`compress_with_gzip`, and `facts` names the scans that `image.inventory.subjects` imports. `supply.trust` decides about
+`compress_with_gzip`, and `facts` names the scans that `image.inventory.subjects` imports. `trust` decides about
 trust.
 """
 
@@ -31,8 +31,8 @@ from imagegen.image import base
 from imagegen.image.layers.codec import CODEC, GZIP
 from imagegen.image.layers.layer import Layer, PrintableName
 from imagegen.image.layers.plan import ENTRYPOINT, ENV, WORKDIR, base_environment, locked_variables
-from imagegen.plan.lock import dumps_attached, inputs_hash
-from imagegen.plan.lock.model import Lock, main_versions, title
+from imagegen.lock import dumps_attached, inputs_hash
+from imagegen.lock.model import Lock, main_versions, title
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

@@ -6,9 +6,9 @@ LayerPlan        name and key of its inputs; it need not exist       layers/plan
 LayerDescriptor  a blob and its diff_id, as an image names them      core/oci.py
 Layer            both                                                here
 LayerSource      a LayerPlan, and whether its Layer exists, where    layers/sources.py
-RecordedLayer    a Layer as a lock's record has it                   plan/lock/model.py
-LocatedLayer     where a publish takes the layer from                supply/publish/plan.py
-ComparedLayer    what a comparison needs, as far as it is known      supply/compare/operands.py
+RecordedLayer    a Layer as a lock's record has it                   lock/model.py
+LocatedLayer     where a publish takes the layer from                publish/plan.py
+ComparedLayer    what a comparison needs, as far as it is known      compare/operands.py
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ from imagegen.image.layers.plan import (
 from imagegen.image.layers.scan import WheelScanner, open_locked, recorded_blob
 from imagegen.image.layers.segments import SegmentedTar
 from imagegen.image.layers.tar import TarWriter
-from imagegen.plan.lock.foundation import directory
-from imagegen.plan.lock.model import Lock, LockedWheel
+from imagegen.lock.foundation import directory
+from imagegen.lock.model import Lock, LockedWheel
 
 # Byte-code for the target interpreter, compiled by that interpreter in sandboxes; never by the host's.
 

@@ -23,7 +23,7 @@ from imagegen.core.types import PREFIX
 from imagegen.image.layers import loader_cache, scan
 from imagegen.image.layers.loader_cache import CacheEntry, LoaderCache
 from imagegen.image.layers.plan import LOADER_CACHE, LOADER_CONFIGURATION, loader_configuration, support_links
-from imagegen.plan.lock.model import Lock, LockedWheel
+from imagegen.lock.model import Lock, LockedWheel
 
 _MACHINES = {"linux/amd64": 62, "linux/arm64": 183}  # platform -> e_machine
 _LIBRARY = re.compile(r"(lib|ld-).*\.so.*", re.DOTALL)  # the names of files that ldconfig reads

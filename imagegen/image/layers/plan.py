@@ -15,17 +15,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from imagegen import incontainer
+from imagegen import checks
 from imagegen.audit.readers.installation import site_packages
+from imagegen.checks.preflight.model import Image as ImageFacts
+from imagegen.checks.preflight.model import image_to_json
 from imagegen.core.oci import canonical_json, digest_of
 from imagegen.core.types import PREFIX, SEARCH_PATHS, join_paths
 from imagegen.image import base
 from imagegen.image.inputs import tree_key
-from imagegen.incontainer.preflight.model import Image as ImageFacts
-from imagegen.incontainer.preflight.model import image_to_json
-from imagegen.plan.lock.foundation import interpreter_key
-from imagegen.plan.lock.model import LOCAL, Lock, LockedEnvironment, LockedWheel
-from imagegen.plan.matrix.model import EnvVar, cuda_version
+from imagegen.lock.foundation import interpreter_key
+from imagegen.lock.model import LOCAL, Lock, LockedEnvironment, LockedWheel
+from imagegen.spec.model import EnvVar, cuda_version
 
 ROOT = "/opt/imagegen"
 ENTRYPOINT = f"{ROOT}/entrypoint"
@@ -71,10 +71,10 @@ class SupportFile:
 
 def support_files(lock: Lock) -> tuple[SupportFile, ...]:
     """Return all files of the layer but byte-code, sorted by path."""
-    files = [SupportFile(f"{ROOT}/{path}", source) for path, source in incontainer.modules().items()]
+    files = [SupportFile(f"{ROOT}/{path}", source) for path, source in checks.modules().items()]
     files += [
         SupportFile(f"{ROOT}/{name}", program, executable=True)
-        for name, program in incontainer.scripts(lock.interpreter.path).items()
+        for name, program in checks.scripts(lock.interpreter.path).items()
     ]
     facts = json.dumps(image_to_json(image_facts(lock)), indent=2, sort_keys=True) + "\n"
     files += [

@@ -22,7 +22,7 @@ from imagegen.core.errors import ErrorGroup, WheelError
 from imagegen.core.store import Store
 from imagegen.core.store.cache import BlobCache, Cache, StoredBlob
 from imagegen.image.layers.plan import LAYER_FORMAT, digest_of_json
-from imagegen.plan.lock.model import FileConflict, Lock, LockedWheel
+from imagegen.lock.model import FileConflict, Lock, LockedWheel
 
 SCANS = BlobCache("facts")
 

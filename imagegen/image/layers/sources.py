@@ -19,7 +19,7 @@ from imagegen.image.inputs import bottom_key, bytecode_base, packages_layer, tre
 from imagegen.image.layers import scan
 from imagegen.image.layers.layer import Compiler, Layer, interpreter_layer, previously_built, stored, tar_layer
 from imagegen.image.layers.plan import INTERPRETER, PACKAGES, LayerPlan, digest_of_json, interpreter_layer_key, plan
-from imagegen.plan.lock.model import Lock, LockedFile, LockedWheel
+from imagegen.lock.model import Lock, LockedFile, LockedWheel
 
 _INTERPRETER_BYTES = 300 << 20  # estimate for a standalone interpreter's archive, its files and its layer
 

@@ -20,10 +20,10 @@ from imagegen.core.progress import Progress, human
 from imagegen.core.store import Store
 from imagegen.core.types import Gpu
 from imagegen.image import layers
-from imagegen.plan.lock import builds
-from imagegen.plan.lock.builds import BuiltWheel, fetch_sources
-from imagegen.plan.lock.model import Lock, LockedBuild
-from imagegen.plan.matrix.model import Cell
+from imagegen.lock import builds
+from imagegen.lock.builds import BuiltWheel, fetch_sources
+from imagegen.lock.model import Lock, LockedBuild
+from imagegen.spec.model import Cell
 from imagegen.wheels import throttle, wheelhouse
 from imagegen.wheels.builds import environment
 from imagegen.wheels.builds.environment import BuildEnvironment
@@ -32,7 +32,7 @@ from imagegen.wheels.throttle import BuildJob, JobPlan, Machine, duration
 from imagegen.wheels.wheelhouse import local_wheels, missing_builds
 
 if TYPE_CHECKING:
-    from imagegen.run.engine import Engine
+    from imagegen.engine import Engine
 
 _CHUNK = 1 << 20  # bytes
 
@@ -352,7 +352,7 @@ def compile_builds(
     """Compile the `missing` builds of the lock into the wheelhouse; without any, nothing is connected to."""
     if not missing:
         return
-    from imagegen.run.engine import Engine  # late: few images have wheels to compile
+    from imagegen.engine import Engine  # late: few images have wheels to compile
 
     with nullcontext(engine) if engine else Engine.connect(context.settings, context.progress) as connected:
         compile_all(lock, missing, cell, gpus, BuildEnvironment(connected, builder, context))

@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
+from imagegen.checks import WORKER
 from imagegen.core import temporary
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
@@ -22,14 +23,13 @@ from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.image.layers import Image
 from imagegen.image.layers.plan import digest_of_json
-from imagegen.incontainer import WORKER
-from imagegen.plan.lock.model import Lock, LockedBuild
-from imagegen.plan.matrix.recipe import Cost, Recipe
+from imagegen.lock.model import Lock, LockedBuild
+from imagegen.spec.recipe import Cost, Recipe
 from imagegen.wheels import throttle
 from imagegen.wheels.throttle import BuildJob, Machine, learned
 
 if TYPE_CHECKING:
-    from imagegen.run.engine import Engine
+    from imagegen.engine import Engine
 
 
 @dataclass(frozen=True)

@@ -34,10 +34,10 @@ from imagegen.core.types import Gpu, parse_requirement
 from imagegen.image import dockerfile as recipe
 from imagegen.image import layers
 from imagegen.image.layers import Image
-from imagegen.plan.lock.builds import patched_sources
-from imagegen.plan.lock.model import Lock, LockedBuild
-from imagegen.plan.matrix import metadata
-from imagegen.plan.matrix.recipe import Recipe
+from imagegen.lock.builds import patched_sources
+from imagegen.lock.model import Lock, LockedBuild
+from imagegen.spec import metadata
+from imagegen.spec.recipe import Recipe
 from imagegen.wheels.builds.environment import BuildEnvironment
 from imagegen.wheels.throttle import JobPlan, halved
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from packaging.specifiers import SpecifierSet
 
-from imagegen.plan.rules import Fact, Facts
+from imagegen.compat import Fact, Facts
 
 SOUND = {
     "CUDA_HOME": "/usr/local/cuda",

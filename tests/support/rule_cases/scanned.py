@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from imagegen.plan.rules import Facts
+from imagegen.compat import Facts
 from tests.support.rule_cases import Case, case, stack
 
 CASES = {

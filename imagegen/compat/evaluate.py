@@ -1,0 +1,325 @@
+"""Judge a combination or the cells of a matrix; find the minimum versions and bounds that rules imply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import reduce
+from operator import or_
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from imagegen.compat.facts import (
+    Fact,
+    Facts,
+    extras_of,
+    facts_of_cell,
+    linked_rules,
+    on_each,
+    overridden_in,
+    rules_in_context,
+)
+from imagegen.compat.knowledge import Knowledge, RuleSubject
+from imagegen.compat.problem import FreeNames, Problem
+from imagegen.compat.solve import Clause, ClauseOrigin, Contradiction, Literal, State, clauses, smallest, solve
+from imagegen.compat.sources import rules_about
+from imagegen.compat.verdict import WORST_FIRST, CellAnswer, Conflict, Verdict
+from imagegen.core.types import Gpu
+from imagegen.spec.model import ENV, NO_CUDA, Cell, Rule, is_surrounding
+
+
+def rule_constraints(rules: Iterable[Rule], cell: Cell) -> tuple[str, ...]:
+    """Return PEP 508 constraints, sorted, that follow in this cell from rules that can reject a build.
+
+    A constraint binds a package only if it is installed. A bound that no specifier can express (a gap between two
+    ranges) is left to the verdict on the lock.
+    """
+    binding = sorted((rule for rule in rules if rule.binding), key=lambda rule: rule.id)
+    literals = implied_literals(binding, facts_of_cell(cell))
+    return tuple(sorted({f"{literal.name}{literal.specifier}" for literal in literals if literal.specifier}))
+
+
+_BOUNDS = {">=", ">", "==", "~="}
+
+
+def minimum_version(rules: Iterable[Rule], facts: Facts, name: str, gpus: Iterable[Gpu] = ()) -> str | None:
+    """Return the highest lower bound that binding rules put on `name`, as the rule writes it; None without one.
+
+    A rule counts if the facts decide everything else in it: then its bound on `name` must hold. The GPU with the lowest
+    bound decides: below that bound, the stack works on none of the GPUs.
+    """
+    binding = sorted((rule for rule in linked_rules(rules, name, facts) if rule.binding), key=lambda rule: rule.id)
+    bounds = [
+        _highest(implied_literals(binding, facts_on_gpu, lambda about: about == name))
+        for facts_on_gpu in on_each(gpus, facts)
+    ]
+    lower_bounds = [bound for bound in bounds if bound is not None]
+    return min(lower_bounds, key=Version) if len(lower_bounds) == len(bounds) else None
+
+
+def _highest(literals: Iterable[Literal]) -> str | None:
+    bounds = {
+        specifier.version.removesuffix(".dev0")  # PEP 440's complement of "<590" is ">=590.dev0"
+        for literal in literals
+        for specifier in SpecifierSet(literal.specifier or "")
+        if specifier.operator in _BOUNDS
+    }
+    return max(bounds, key=lambda bound: (Version(bound), bound), default=None)
+
+
+def evaluate(rules: Iterable[Rule], facts: Facts) -> Verdict:
+    """Evaluate the rules on the facts. The order of the rules does not matter.
+
+    "incompatible": no choice within the facts satisfies the rules; "compatible": every choice does; else "unknown".
+    """
+    ordered = sorted(rules_in_context(rules, facts), key=lambda rule: rule.id)
+    problem = Problem(ordered, facts)
+    allowed = {name: mask for clause in problem.fact_clauses for name, mask in clause.literals}
+    allowed = {name: allowed.get(name, full) for name, full in problem.domains.items()}
+    # A rule that the facts satisfy cannot be part of a conflict with them.
+    undecided = [rule for rule in ordered if not _satisfied(problem.clauses_of_rule(rule), allowed)]
+    conflicts = tuple(_conflicts(problem, undecided))
+    severities = {conflict.severity for conflict in conflicts}
+    blamed = {rule.id for conflict in conflicts for rule in conflict.rules}
+    if "error" in severities:
+        return Verdict("incompatible", conflicts)
+    if "suspicion" in severities or any(rule.binding and rule.id not in blamed for rule in undecided):
+        return Verdict("unknown", conflicts)
+    return Verdict("compatible", conflicts)
+
+
+def evaluate_on(gpus: Iterable[Gpu], rules: Iterable[Rule], facts: Facts) -> Verdict:
+    """Return the worst verdict on any of the GPUs, with the conflicts of all; without GPUs, the verdict on the
+    facts.
+    """
+    rules, on_gpus = tuple(rules), on_each(gpus, facts)
+    linked = linked_rules(rules, "gpu", facts) if len(on_gpus) > 1 else rules
+    of_gpus = {rule.id for rule in linked}
+    other_rules = [rule for rule in rules if rule.id not in of_gpus]
+    verdicts = [evaluate(other_rules, facts)] if other_rules else []
+    verdicts += [evaluate(linked, on_gpu) for on_gpu in on_gpus]
+    worst = min(verdicts, key=lambda verdict: WORST_FIRST.index(verdict.answer))
+    conflicts = {
+        tuple(rule.id for rule in conflict.rules): conflict for verdict in verdicts for conflict in verdict.conflicts
+    }
+    return replace(worst, conflicts=tuple(conflicts.values()))
+
+
+def evaluate_cell(rules: Iterable[Rule], cell: Cell, facts: Facts | None = None) -> Verdict:
+    """Return the verdict on a cell, on each of its GPUs; `facts` are the facts of its lock, if it has one."""
+    return judge(Knowledge(tuple(rules)), cell, facts or facts_of_cell(cell))
+
+
+def judge(knowledge: Knowledge, cell: Cell, facts: Facts) -> Verdict:
+    """Return the verdict on the facts of a lock of the cell, on each of its GPUs."""
+    facts = replace(facts, overridden=overridden_in(cell))
+    return evaluate_on(cell.gpus, rules_about(RuleSubject("lock", facts, knowledge, cell)), facts)
+
+
+def is_package(name: str) -> bool:
+    return not is_surrounding(name)
+
+
+def implied_literals(rules: Iterable[Rule], facts: Facts, about: Callable[[str], bool] = is_package) -> list[Literal]:
+    """Return the literals that unit propagation of the rules and facts implies, of the names that `about` accepts.
+
+    The list is partial if the rules contradict the facts.
+    """
+    problem = Problem(rules, facts)
+    pairs = [pair for rule in problem.rules.values() for pair in _clauses_of_rule(problem, rule)]
+    literals = {id(clause): rule_literals for clause, rule_literals in pairs}
+    all_clauses = [*problem.fact_clauses, *(clause for clause, _ in pairs)]
+    state = State.of(problem.domains, all_clauses)
+    state.propagate(all_clauses)
+    return [
+        literal
+        for step in state.steps
+        for literal in literals.get(id(step.clause), ())
+        if problem.mask(literal)[0] == step.name and about(literal.name)
+    ]
+
+
+def _clauses_of_rule(problem: Problem, rule: Rule) -> Iterator[tuple[Clause, tuple[Literal, ...]]]:
+    return zip(problem.clauses_of_rule(rule), clauses(rule), strict=False)  # the clauses of `same` have no literals
+
+
+def minimal_core(problem: Problem, clauses: Sequence[Clause]) -> frozenset[ClauseOrigin] | None:
+    """Return the origins of a minimal unsatisfiable core of the clauses; None if they are satisfiable."""
+    answer = solve(problem.domains, clauses)
+    return smallest(problem.domains, clauses, answer.origins) if isinstance(answer, Contradiction) else None
+
+
+def _conflicts(problem: Problem, rules: Sequence[Rule]) -> Iterator[Conflict]:
+    """Yield disjoint minimal conflicts: of one rule, then of several rules, first of binding ones."""
+    blamed: set[str] = set()
+    for rule in rules:
+        if rules_core(problem, [rule]):
+            blamed.add(rule.id)
+            yield conflict_of_rules([rule], problem.facts)
+    for weakest_too in (False, True):
+        remaining = [rule for rule in rules if rule.id not in blamed and (rule.binding or weakest_too)]
+        while core := rules_core(problem, remaining):
+            guilty = [rule for rule in remaining if ClauseOrigin("rule", rule.id) in core]
+            yield conflict_of_rules(guilty, problem.facts)
+            blamed |= {rule.id for rule in guilty}
+            remaining = [rule for rule in remaining if rule.id not in blamed]
+
+
+def rules_core(problem: Problem, rules: Sequence[Rule]) -> frozenset[ClauseOrigin] | None:
+    """Return the minimal core (see `minimal_core`) of the rules together with the facts about their names."""
+    rule_clauses = [clause for rule in rules for clause in problem.clauses_of_rule(rule)]
+    names = {name for clause in rule_clauses for name, _ in clause.literals}
+    facts = [clause for clause in problem.fact_clauses if clause.literals[0][0] in names]
+    return minimal_core(problem, [*facts, *rule_clauses])
+
+
+def conflict_of_rules(rules: Sequence[Rule], facts: Facts) -> Conflict:
+    fact_texts = {name: fact.text for name, fact in {**facts.packages, **facts.versions}.items()} | dict(facts.names)
+    fact_texts |= {f"{ENV}{name}": value for name, value in (facts.env or {}).items()}
+    names = frozenset[str]().union(*(rule.names for rule in rules))
+    return Conflict(tuple(rules), {name: fact_texts[name] for name in sorted(names & set(fact_texts))})
+
+
+def conflict_of_core(problem: Problem, facts: Facts, origins: frozenset[ClauseOrigin]) -> Conflict:
+    """Return the conflict behind a core: its rules, its statements in the form of rules, and its facts."""
+    rules = [rule for rule in problem.rules.values() if ClauseOrigin("rule", rule.id) in origins]
+    stated = sorted(origins & set(problem.statements))
+    clauses = [
+        *problem.clauses_of(problem.masks_of(facts)),
+        *(clause for clause in problem.clauses if clause.origin.kind != "fact"),
+    ]
+    blamed = [clause for clause in clauses if clause.origin in origins]
+    conflict = conflict_of_rules([*rules, *(_rule_of_statement(problem, origin, blamed) for origin in stated)], facts)
+    needed = {origin.name for origin in origins if origin.kind == "fact"}
+    mentioned = {name for blamed_clause in blamed for name, _ in blamed_clause.literals}
+    needed |= {name.rstrip("+") for name in mentioned if len(problem.atoms[name]) == 1}  # a name with one atom
+    facts_needed = {name: text for name, text in conflict.facts.items() if name in needed}
+    return replace(conflict, facts=facts_needed, doubt=any(origin.kind == "wheels" for origin in origins))
+
+
+def assumptions(problem: Problem, origins: Iterable[ClauseOrigin]) -> list[str]:
+    """Return sentences about the origins that assume that all releases are known."""
+    names = sorted(origin.name for origin in origins if origin.kind == "known")
+    return [f"it needs a release of {name} that is not known here: {known_span(problem, name)}" for name in names]
+
+
+def known_span(problem: Problem, name: str) -> str:
+    releases = problem.releases[name]
+    return f"those of {releases.versions[0]} to {releases.versions[-1]} are, as of {releases.package.read}"
+
+
+def _rule_of_statement(problem: Problem, origin: ClauseOrigin, blamed: Iterable[Clause]) -> Rule:
+    """Return a statement as a rule about its releases that the other clauses admit."""
+    other_clauses = [clause for clause in blamed if clause.origin != origin]
+    state = State.of(problem.domains, other_clauses)
+    state.propagate(other_clauses)
+    first, *same = problem.statements[origin]
+    whole = replace(first, releases=reduce(or_, (statement.releases for statement in same), first.releases))
+    remaining = state.domains[first.package] >> 1  # after the atom of its absence
+    return problem.releases[first.package].rule(whole, remaining)
+
+
+def _satisfied(rule_clauses: Iterable[Clause], allowed: dict[str, int]) -> bool:
+    return all(any(not allowed[name] & ~mask for name, mask in clause.literals) for clause in rule_clauses)
+
+
+def cell_answers(cells: Sequence[Cell], knowledge: Knowledge) -> dict[str, CellAnswer]:
+    """Return the answer for each cell, by cell id."""
+    return {cell.id: problem.answer(cell) for cell, problem in _grouped(cells, knowledge)}
+
+
+def _grouped(cells: Iterable[Cell], knowledge: Knowledge) -> Iterator[tuple[Cell, SharedProblem]]:
+    """Yield each cell with the problem that it shares with similar cells."""
+    groups: dict[object, list[Cell]] = {}
+    for cell in cells:
+        key = cell.cuda == NO_CUDA, tuple(sorted(extras_of(cell).items())), tuple(cell.accepts), cell.overrides
+        groups.setdefault(key, []).append(cell)
+    for members in groups.values():
+        problem = SharedProblem(members, knowledge)
+        yield from ((cell, problem) for cell in members)
+
+
+class SharedProblem:
+    """The problem that several cells share, with the names of all of them and without the facts of each.
+
+    All of the cells have CUDA, or none has, since rules about GPUs do not count without CUDA. They require the same
+    extras, accept the same rules and have the same overrides.
+    """
+
+    def __init__(self, cells: Sequence[Cell], knowledge: Knowledge) -> None:
+        self.facts = {cell.id: facts_of_cell(cell) for cell in cells}
+        packages = {name: Fact.within("") for facts in self.facts.values() for name in facts.packages}
+        without = {"cuda": NO_CUDA} if cells[0].cuda == NO_CUDA else {}
+        scope = FreeNames(frozenset(packages), _required(self.facts.values()), _candidates(cells), extras_of(cells[0]))
+        facts = Facts(packages, {}, without, closed=False, overridden=overridden_in(cells[0]))
+        rules = rules_about(RuleSubject("cell", facts, knowledge, cells[0]))
+        self.problem = Problem(rules, facts, knowledge.metadata, scope)
+        binding = {ClauseOrigin("rule", rule.id) for rule in self.problem.rules.values() if rule.binding}
+        sure = [clause for clause in self.problem.clauses if clause.origin in binding or clause.origin.kind == "stated"]
+        self.doubts = [clause for clause in self.problem.clauses if clause.origin.kind == "wheels"]
+        for rule in self.problem.rules.values():
+            self.doubts += self.problem.clauses_of_rule(rule) if rule.evidence == "remembered" else []
+        self.clauses = sure
+        self.state = State.of(self.problem.domains, sure)
+        self.state.propagate(sure)
+
+    def answer(self, cell: Cell) -> CellAnswer:
+        """Evaluate a cell by unit propagation. A conflict is certain; search may find others."""
+        facts = self.facts[cell.id]
+        masks = self.problem.masks_of(facts)
+        mark = len(self.state.steps)
+        try:
+            if broken := self.state.propagate(clauses := self.problem.clauses_of(masks)):
+                return CellAnswer("incompatible", self._reason(broken, clauses, facts))
+            answers = [
+                self._on(facts_on_gpu, clauses, self.problem.known_clauses(masks))
+                for facts_on_gpu in on_each(cell.gpus, facts)
+            ]
+            return min(answers, key=lambda candidate: WORST_FIRST.index(candidate.answer))
+        finally:
+            self.state.undo(mark)
+
+    def _on(self, facts: Facts, clauses: Sequence[Clause], known_clauses: Sequence[Clause]) -> CellAnswer:
+        """Evaluate the cell on one GPU, after its other facts were propagated."""
+        mark = len(self.state.steps)
+        gpu = [("gpu", self.problem.admitted("gpu", facts.versions["gpu"]))] if "gpu" in facts.versions else []
+        clauses = [*clauses, *self.problem.clauses_of(dict(gpu))]
+        try:
+            if broken := self.state.propagate(clauses[-1:] if gpu else []):
+                return CellAnswer("incompatible", self._reason(broken, clauses, facts))
+            for doubt in self.doubts:
+                if not any(self.state.domains[name] & mask for name, mask in doubt.literals):
+                    return CellAnswer("unknown", self._reason(doubt, clauses, facts))
+            if broken := self.state.propagate(known_clauses):
+                origins = self.state.explain(broken.literals, broken.origin).origins
+                return CellAnswer("unknown", "; ".join(assumptions(self.problem, origins)))
+            return CellAnswer("compatible")
+        finally:
+            self.state.undo(mark)
+
+    def _reason(self, broken: Clause, clauses: Sequence[Clause], facts: Facts) -> str:
+        origins = self.state.explain(broken.literals, broken.origin).origins
+        needed = smallest(self.problem.domains, [*clauses, *self.clauses, broken], origins)
+        return " ".join(rule.because for rule in conflict_of_core(self.problem, facts, needed).rules)
+
+
+def _required(facts_of_cells: Iterable[Facts]) -> dict[str, tuple[Fact, ...]]:
+    """Return the distinct facts about each package."""
+    facts_by_text: dict[str, dict[tuple[str, bool], Fact]] = {}
+    for facts in facts_of_cells:
+        for name, fact in facts.packages.items():
+            facts_by_text.setdefault(name, {})[fact.text, fact.built] = fact
+    return {name: tuple(distinct.values()) for name, distinct in facts_by_text.items()}
+
+
+def _candidates(cells: Sequence[Cell]) -> dict[str, tuple[str, ...]]:
+    candidates: dict[str, list[str]] = {name: [] for name in ("cuda", "python", "glibc", "base", "platform", "gpu")}
+    for cell in cells:
+        candidates["cuda"] += [cell.cuda_version] if cell.cuda_version else []
+        candidates["python"].append(cell.python)
+        candidates["glibc"].append(cell.base.glibc)
+        candidates["base"].append(cell.base.name)
+        candidates["platform"].append(cell.platform)
+        candidates["gpu"] += [gpu.capability for gpu in cell.gpus]
+    return {name: tuple(sorted(set(values))) for name, values in candidates.items()}

@@ -1,0 +1,107 @@
+"""Look up packages that are not shipped in the index while a question waits, and cache the metadata for a day.
+
+Few releases are read, with short timeouts. If the index does not answer, the package stays unknown.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from packaging.specifiers import SpecifierSet
+
+from imagegen.core.config import Settings
+from imagegen.core.context import Context
+from imagegen.core.errors import FetchError, ImagegenError, MatrixError
+from imagegen.core.net import Client, NotFoundError, package_index
+from imagegen.core.net.package_index import DEFAULT, IndexLink
+from imagegen.core.oci import digest_of
+from imagegen.core.store.cache import Cache
+from imagegen.index_metadata import releases, wheel_metadata
+from imagegen.spec import metadata_file
+from imagegen.spec.metadata import PackageReleases
+
+OFFLINE = "UV_OFFLINE"  # uv's variable: no index is asked
+_SECONDS = 3.0  # for all packages of a question
+_AT_MOST = 10  # releases of one package, the newest that its specifier admits
+_PACKAGES = 8  # of one question
+_MISSING = ""  # the record of a package that the index does not have
+_CACHE = Cache("metadata", str)
+
+
+def look_up(
+    requested: Mapping[str, str], context: Context, today: str, extras: Mapping[str, Collection[str]] | None = None
+) -> dict[str, PackageReleases]:
+    """Return the packages of `requested` (normalised name -> PEP 440 specifier) that the index has.
+
+    A package is absent from the result if the index does not have it, or does not answer in time. `today` is a date,
+    "2026-11-24": a record counts for one day. The requirements of `extras`, by package, are read too.
+    """
+    if context.settings.env.get(OFFLINE, "").lower() in {"1", "true", "yes", "on"}:
+        return {}
+    url = package_index.url_of(DEFAULT, context.settings)
+    packages = {
+        name: (PackageReleases(name, DEFAULT, None, None, tuple(sorted((extras or {}).get(name, ()))), {}), specifier)
+        for name, specifier in list(requested.items())[:_PACKAGES]
+    }
+    keys = {name: _key(url, package, text, today) for name, (package, text) in packages.items()}
+    records = {name: _CACHE.get(context.store, key) for name, key in keys.items()}
+    texts = {name: record for name, record in records.items() if record is not None}
+    if url and (missing := [name for name in keys if name not in texts]):
+        context.progress.say(f"asking {DEFAULT} for {', '.join(missing)}")
+        for name, document in _fetch([packages[name] for name in missing], url, context.settings, today).items():
+            texts[name] = document
+            _save(context, keys[name], document)
+    return {name: metadata_file.parse(text.encode(), name=name) for name, text in texts.items() if text != _MISSING}
+
+
+def _key(url: str | None, package: PackageReleases, specifier: str, today: str) -> str:
+    return digest_of(json.dumps([url, package.name, specifier, today, *package.extras]).encode())
+
+
+def _save(context: Context, key: str, text: str) -> None:
+    try:
+        _CACHE.put(context.store, key, text)
+    except ImagegenError as error:
+        context.progress.say(f"metadata of packages is not saved: {error.what}")
+
+
+def _fetch(
+    requested: Sequence[tuple[PackageReleases, str]], url: str, settings: Settings, today: str
+) -> dict[str, str]:
+    """Return name -> the file of its metadata; a package whose reading failed is absent."""
+    deadline = time.monotonic() + _SECONDS
+    with Client(settings, attempts=1, timeout=(_SECONDS / 2, _SECONDS / 2), patience=_SECONDS) as client:
+        pool = ThreadPoolExecutor(len(requested), thread_name_prefix="on-demand")
+        try:
+            jobs = {
+                package.name: pool.submit(_read, package, specifier, client, url, today, deadline)
+                for package, specifier in requested
+            }
+            return {name: text for name, job in jobs.items() if (text := job.result()) is not None}
+        finally:
+            client.close()
+            pool.shutdown(cancel_futures=True)
+
+
+def _read(
+    package: PackageReleases, specifier: str, client: Client, url: str, today: str, deadline: float
+) -> str | None:
+    name = package.name
+
+    def fetch(link: IndexLink, version: str) -> wheel_metadata.Metadata:
+        if time.monotonic() > deadline:
+            raise FetchError(f"{name} took too long", code="fetch-too-slow")
+        return wheel_metadata.fetch(client, link, name, version)
+
+    try:
+        links = releases.newest(name, package_index.project(client, url, name), SpecifierSet(specifier), _AT_MOST)
+        text = metadata_file.dumps(releases.read(package, links, fetch, today)).decode() if links else _MISSING
+        metadata_file.parse(text.encode(), name=name) if links else None
+    except NotFoundError:
+        return _MISSING
+    except (FetchError, MatrixError):
+        return None
+    return text

@@ -1,0 +1,212 @@
+"""Read a package's releases from an index, each with the metadata of one of its wheels."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from functools import cache
+
+from packaging.specifiers import SpecifierSet
+from packaging.tags import Tag
+from packaging.utils import (
+    canonicalize_name,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
+from packaging.version import Version
+
+from imagegen.core.errors import FetchError
+from imagegen.core.net.package_index import IndexLink
+from imagegen.core.text import cut
+from imagegen.core.types import LONGEST_REQUIREMENT, parse_requirement
+from imagegen.index_metadata.wheel_metadata import Metadata
+from imagegen.spec.metadata import PackageReleases, ReleaseMetadata, holds
+
+# Images are for Linux on these machines. Wheels and requirements for other systems are left out.
+_MACHINES = ("x86_64", "aarch64")
+_PLATFORM = re.compile(rf"any|(?:many)?linux.*_(?:{'|'.join(_MACHINES)})")
+_MOST = 2000  # requirements of a release; vllm has some 150
+_PYTHONS = range(8, 20)  # minor versions of Python 3 in which a marker may hold
+_RUNTIME = re.compile(r"nvidia-cuda-runtime(?:-cu\d+)?|cuda-toolkit")
+
+
+@dataclass(frozen=True)
+class _Wheel:
+    link: IndexLink
+    build: tuple[int, str] | tuple[()]
+    tags: frozenset[Tag]
+
+    @property
+    def rank(self) -> tuple[object, ...]:
+        """The rank for reading metadata: x86_64 is best, then the last rebuild, then the newest ordinary CPython."""
+        machines = {_machine(tag) for tag in self.tags}
+        python = max(
+            (int(tag.interpreter[3:] or 0) for tag in self.tags if re.fullmatch(r"cp3\d+", tag.interpreter)), default=0
+        )
+        threaded = any(tag.abi.endswith("t") for tag in self.tags)
+        machine_rank = [machine in machines for machine in ("x86_64", "any", "aarch64")]
+        return (machine_rank, self.build, not threaded, python, self.link.filename)
+
+
+@dataclass
+class _Files:
+    """The files of one version."""
+
+    wheels: list[_Wheel] = field(default_factory=list)
+    sdists: list[IndexLink] = field(default_factory=list)
+    links: list[IndexLink] = field(default_factory=list)  # all of them, also those for other systems
+
+
+def read(
+    requested: PackageReleases,
+    links: Iterable[IndexLink],
+    metadata: Callable[[IndexLink, str], Metadata],
+    today: str,
+    pinned: Collection[Version] = (),
+) -> PackageReleases:
+    """Return `requested` with the releases that the links show; `metadata` reads the metadata of a wheel of a version.
+
+    `pinned` are pre-releases that other packages require; they are included. Raises FetchError for a page without a
+    release, and if the metadata of one cannot be used.
+    """
+    versions = _versions(requested, _by_version(requested.name, links), pinned)
+    if not versions:
+        since = f" since {requested.since}" if requested.since else ""
+        raise FetchError(f"the index has no release of {requested.name}{since} for Linux", code="fetch-no-release")
+    releases = {str(version): _release(requested, str(version), files, metadata) for version, files in versions.items()}
+    ordered = {version: releases[version] for version in sorted(releases, key=Version, reverse=True)}
+    return PackageReleases(requested.name, requested.index, today, requested.since, requested.extras, ordered)
+
+
+def newest(package: str, links: Iterable[IndexLink], within: SpecifierSet, at_most: int) -> list[IndexLink]:
+    """Return the links of the newest releases that the specifier admits; pre-releases only if there is nothing else."""
+    admitted = {
+        version: files
+        for version, files in _by_version(package, links).items()
+        if within.contains(version, prereleases=True)
+    }
+    final = [version for version in admitted if not version.is_prerelease] or list(admitted)
+    return [link for version in sorted(final, reverse=True)[:at_most] for link in admitted[version].links]
+
+
+def _by_version(package: str, links: Iterable[IndexLink]) -> dict[Version, _Files]:
+    by_version: dict[Version, _Files] = {}
+    for link in links:
+        try:
+            if link.filename.endswith(".whl"):
+                name, version, build, tags = parse_wheel_filename(link.filename)
+            else:
+                (name, version), build, tags = parse_sdist_filename(link.filename), (), frozenset()
+        except ValueError:  # eggs, installers, and other formats that no installer supports any more
+            continue
+        if name != package:
+            continue
+        files = by_version.setdefault(version, _Files())
+        files.links.append(link)
+        if not tags:
+            files.sdists.append(link)
+        elif any(_PLATFORM.fullmatch(tag.platform) and not tag.interpreter.startswith("pp") for tag in tags):
+            files.wheels.append(_Wheel(link, build, tags))
+    return {version: files for version, files in by_version.items() if files.wheels or files.sdists}
+
+
+def _versions(
+    requested: PackageReleases, by_version: dict[Version, _Files], pinned: Collection[Version]
+) -> dict[Version, _Files]:
+    """Return the versions from `since` on; pre-releases only if there is nothing else, or if they are pinned."""
+    recent = {
+        version: files
+        for version, files in by_version.items()
+        if requested.since is None or version >= Version(requested.since)
+    }
+    if all(version.is_prerelease for version in recent):
+        return recent
+    return {version: files for version, files in recent.items() if not version.is_prerelease or version in pinned}
+
+
+def _release(
+    requested: PackageReleases, version: str, files: _Files, metadata: Callable[[IndexLink, str], Metadata]
+) -> ReleaseMetadata:
+    days = sorted(str(link.uploaded) for link in files.links if link.uploaded)
+    wheel = max(files.wheels, key=lambda wheel: wheel.rank, default=None)
+    read = metadata(wheel.link, version) if wheel else None
+    try:
+        python = _specifier(read.python if read else files.sdists[0].python)
+        plain, extras = _split(requested.extras, read or Metadata((), ""))
+    except (ValueError, RecursionError) as error:
+        name = (wheel.link if wheel else files.sdists[0]).filename
+        raise FetchError(
+            f"the metadata of {name} cannot be used", code="fetch-metadata-invalid", why=str(error)
+        ) from error
+    return ReleaseMetadata(
+        version=version,
+        uploaded=days[0] if days else None,
+        python=python,
+        requires=plain if wheel else None,
+        wheels=tuple(sorted({_tag(file.link.filename) for file in files.wheels})),
+        extras=extras,
+        cuda=cuda_of(plain),
+        yanked=all(link.yanked for link in files.links),
+    )
+
+
+def _split(extras: Iterable[str], read: Metadata) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
+    """Return the requirements of a plain install on Linux, and what each of the extras adds, if the release has it."""
+    if len(read.requires) > _MOST:
+        raise ValueError(f"it has {len(read.requires)} requirements")
+    parsed = {_canonical(text): parse_requirement(text).marker for text in read.requires}
+    plain = {text for text, marker in parsed.items() if marker is None or _may_hold(str(marker), "")}
+    conditional = {text: str(marker) for text, marker in sorted(parsed.items()) if text not in plain}
+    by_extra = {
+        extra: tuple(text for text, marker in conditional.items() if _may_hold(marker, extra)) for extra in extras
+    }
+    return tuple(sorted(plain)), {
+        extra: by_extra[extra] for extra in sorted(by_extra) if by_extra[extra] or extra in read.extras
+    }
+
+
+@cache
+def _canonical(text: str) -> str:
+    """Return one text for all notations of a requirement. Raises ValueError."""
+    requirement = parse_requirement(text)
+    extras = ",".join(sorted(canonicalize_name(extra) for extra in requirement.extras))
+    name = canonicalize_name(requirement.name) + (f"[{extras}]" if extras else "")
+    required = f" @ {requirement.url} " if requirement.url else str(requirement.specifier)
+    return name + required + (f"; {requirement.marker}" if requirement.marker else "")
+
+
+@cache
+def _may_hold(marker: str, extra: str) -> bool:
+    environments = itertools.product(_PYTHONS, _MACHINES)
+    return any(holds(marker, f"3.{minor}.0", machine, extra) is not False for minor, machine in environments)
+
+
+def cuda_of(requires: Iterable[str]) -> str | None:
+    """Return the CUDA version of a build that pins its runtime: "12.8" for nvidia-cuda-runtime-cu12==12.8.90."""
+    for text in requires:
+        requirement = parse_requirement(text)
+        pins = [clause.version for clause in requirement.specifier if clause.operator == "=="]
+        if _RUNTIME.fullmatch(canonicalize_name(requirement.name)) and pins:
+            release = Version(pins[0].removesuffix(".*")).release
+            return f"{release[0]}.{release[1]}" if len(release) > 1 else None
+    return None
+
+
+def _specifier(text: str) -> str:
+    try:
+        if len(text) <= LONGEST_REQUIREMENT:
+            return str(SpecifierSet(text))
+    except ValueError:
+        pass
+    raise ValueError(f'its Requires-Python is "{cut(text, LONGEST_REQUIREMENT)}"')
+
+
+def _machine(tag: Tag) -> str:
+    return next((machine for machine in _MACHINES if tag.platform.endswith(machine)), tag.platform)
+
+
+def _tag(filename: str) -> str:
+    """Return the tag of a wheel's file name: "cp38-abi3-manylinux_2_28_x86_64"."""
+    return "-".join(filename.removesuffix(".whl").split("-")[-3:])

@@ -1,0 +1,67 @@
+"""The lock: everything that decides an image's bytes, resolved."""
+
+from typing import TYPE_CHECKING
+
+from imagegen.core.deferred import lazy_names
+
+if TYPE_CHECKING:
+    from imagegen.lock.builds import fetch_sources, require_unchanged, with_built_wheels
+    from imagegen.lock.file import (
+        contents_hash,
+        dumps,
+        dumps_attached,
+        inputs_hash,
+        loads,
+        loads_attached,
+        loads_combined,
+        local_tags,
+        read,
+        read_text,
+        write,
+    )
+    from imagegen.lock.freshness import contradictions, outdated, stale
+    from imagegen.lock.own import pack_own_packages, require_own_packages
+
+__all__ = [
+    "contents_hash",
+    "contradictions",
+    "dumps",
+    "dumps_attached",
+    "fetch_sources",
+    "inputs_hash",
+    "loads",
+    "loads_attached",
+    "loads_combined",
+    "local_tags",
+    "outdated",
+    "pack_own_packages",
+    "read",
+    "read_text",
+    "require_own_packages",
+    "require_unchanged",
+    "stale",
+    "with_built_wheels",
+    "write",
+]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "builds": ("fetch_sources", "require_unchanged", "with_built_wheels"),
+        "file": (
+            "contents_hash",
+            "dumps",
+            "dumps_attached",
+            "inputs_hash",
+            "loads",
+            "loads_attached",
+            "loads_combined",
+            "local_tags",
+            "read",
+            "read_text",
+            "write",
+        ),
+        "freshness": ("contradictions", "outdated", "stale"),
+        "own": ("pack_own_packages", "require_own_packages"),
+    },
+)

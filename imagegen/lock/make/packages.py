@@ -1,0 +1,265 @@
+"""Resolve the packages of a cell, and lock their files. Sdists and commits become wheels in the sandbox."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from pathlib import Path
+
+from imagegen.core.context import Context
+from imagegen.core.errors import ImagegenError
+from imagegen.core.git import PackedTree
+from imagegen.core.net import Client, package_index
+from imagegen.core.progress import timed
+from imagegen.image.inputs import sdist_builder
+from imagegen.lock import sdist
+from imagegen.lock.file import LockErrors
+from imagegen.lock.make.options import rfc3339
+from imagegen.lock.make.own import OwnPackageBuilder
+from imagegen.lock.make.previous import Previous
+from imagegen.lock.model import (
+    BUILT,
+    GIT,
+    LOCAL,
+    URL,
+    Foundation,
+    LockedFile,
+    LockedGit,
+    LockedSdist,
+    LockedWheel,
+    archive_name,
+)
+from imagegen.lock.recipes import Compiled, no_wheel
+from imagegen.lock.resolution_inputs import (
+    ResolutionInputs,
+    default_site,
+    page_of_wheels,
+    pep508,
+    report_warnings,
+    require_used,
+)
+from imagegen.lock.sources import Finder, RequiredFile, in_parallel
+from imagegen.lock.uv_lock import ProjectContents
+from imagegen.lock.uv_resolve import UPLOADS, Pinned, Remote, ResolveRequest, resolve
+from imagegen.spec.model import Cell, GitSource, Requirement, Sdist
+from imagegen.spec.wheel_target import WheelTarget
+
+UV_VERSION = importlib.metadata.version("uv")
+
+
+@dataclass(frozen=True)
+class PackageResolver:
+    """Resolves the packages of a cell and locks their files."""
+
+    cell: Cell
+    target: WheelTarget
+    foundation: Foundation
+    compiled: Mapping[str, Compiled]  # by package
+    inputs: ResolutionInputs
+    previous: Previous
+    context: Context
+    # By package: wheels of the project's own packages, and wheels that the cell names by address
+    given: Mapping[str, LockedWheel] = field(default_factory=dict)
+
+    def resolve(self, constraints: tuple[str, ...]) -> tuple[Pinned, ...]:
+        """Return the releases that satisfy the cell; compiled components and commits without their files."""
+        described = [
+            replace(requirement.component, sdist=requirement.git.metadata)
+            for requirement in self.cell.requirements
+            if requirement.git
+        ]
+        described += [component.described for component in self.compiled.values()]
+        described_packages = {component.package for component in described}
+        overrides = self.cell.overrides
+        request = ResolveRequest(
+            requirements=tuple(self._requirement_text(requirement) for requirement in self.cell.requirements),
+            target=self.target,
+            as_of=self.previous.cutoff,
+            routes=self._routes,
+            sites=self.inputs.sites,
+            constraints=constraints,
+            overrides=tuple(
+                f"{override.package}{override.specifier}" for override in overrides if override.specifier is not None
+            ),
+            omitted=tuple(override.package for override in overrides if override.specifier is None),
+            sdists=(
+                *(component for component in self.cell.sdists if component.package not in described_packages),
+                *described,
+            ),
+            preferences=self.previous.versions,
+        )
+        with timed(self.context.progress, f"resolving {self.cell.id} as of {self.previous.cutoff}"):
+            pins = self._resolve(request)
+        require_used(self.cell, pins)
+        return tuple(pin for pin in pins if pin.name not in request.omitted)
+
+    def _resolve(self, request: ResolveRequest) -> tuple[Pinned, ...]:
+        warnings: list[str] = []
+        pins = resolve(request, self.context.settings, warnings.append)
+        report_warnings(self.cell, warnings, self.context.progress)
+        return pins
+
+    def _requirement_text(self, requirement: Requirement) -> str:
+        package = requirement.component.package
+        if wheel := self.given.get(package):
+            return f"{requirement.pep508}{',' if requirement.specifier else ''}=={wheel.version}"
+        compiled = self.compiled.get(package)
+        return compiled.pep508 if compiled else pep508(requirement)
+
+    def with_given(self, wheels: Mapping[str, LockedWheel], work_dir: Path) -> PackageResolver:
+        """Return a resolver that takes these wheels of the store, by package, from a page in `work_dir`."""
+        sites = {**self.inputs.sites, LOCAL: page_of_wheels(wheels.values(), self.context.store, work_dir)}
+        return replace(self, given=wheels, inputs=replace(self.inputs, sites=sites))
+
+    @cached_property
+    def _known_sizes(self) -> dict[str, int]:
+        return self.previous.file_sizes()
+
+    @cached_property
+    def _trusted_wheels(self) -> dict[tuple[str, str], LockedWheel]:
+        return self.previous.wheels_of_sdists(self.foundation.base)
+
+    @property
+    def _routes(self) -> dict[str, str]:
+        routes = {
+            requirement.component.package: GIT if requirement.git else requirement.index
+            for requirement in self.cell.requirements
+        }
+        return routes | dict.fromkeys(self.compiled, BUILT) | dict.fromkeys(self.given, LOCAL)
+
+    def wheels(self, pins: Iterable[Pinned], contents: ProjectContents | None = None) -> tuple[LockedWheel, ...]:
+        """Return the wheels of packages that are not compiled, by name; `contents` are those of another lock file."""
+        pins = [pin for pin in pins if pin.name not in self.compiled]
+        requirements = {requirement.component.package: requirement for requirement in self.cell.requirements}
+        commits = (
+            contents.commits
+            if contents
+            else {name: requirement.git for name, requirement in requirements.items() if requirement.git}
+        )
+        routes = contents.routes if contents else self._routes
+        sdists = {component.package: component.sdist for component in self.cell.sdists if component.sdist}
+        sdists |= contents.sdists if contents else {}
+        locked = [
+            *self._files([pin for pin in pins if pin.name not in {*commits, *self.given}], routes, sdists),
+            *(replace(self.given[pin.name], via=pin.via) for pin in pins if pin.name in self.given),
+            *(self._from_commit(pin, commits[pin.name]) for pin in pins if pin.name in commits),
+        ]
+        return tuple(
+            replace(
+                wheel,
+                because=requirements[wheel.name].because if wheel.name in requirements else None,
+                choice=contents.choice if contents and wheel.file.index == URL else wheel.choice,
+                record_exception=self.cell.record_exceptions.get(wheel.file.sha256),
+            )
+            for wheel in sorted(locked, key=lambda wheel: wheel.name)
+        )
+
+    def uv(self) -> LockedWheel:
+        """Return the wheel of the uv that resolves here, whatever the cutoff."""
+        now = rfc3339(datetime.now(UTC))
+        request = ResolveRequest((f"uv=={UV_VERSION}",), self.target, now, {}, default_site(self.context.settings))
+        (wheel,) = self._files(self._resolve(request), {}, {})
+        return wheel
+
+    def _files(
+        self, pins: Iterable[Pinned], routes: Mapping[str, str], sdists: Mapping[str, Sdist]
+    ) -> tuple[LockedWheel, ...]:
+        """Choose a file for each release. Raises LockError, naming all for which none will do."""
+        chosen: list[tuple[Pinned, Remote]] = []
+        errors: list[ImagegenError] = []
+        for pinned in pins:
+            wheel = self.target.best((remote.filename, remote) for remote in pinned.wheels)
+            declared = sdists.get(pinned.name)
+            if wheel:
+                chosen.append((pinned, wheel))
+            elif pinned.sdist and declared and declared.version == pinned.version:
+                chosen.append((pinned, pinned.sdist))
+            else:
+                errors.append(no_wheel(pinned, self.target, self.cell))
+        if errors:
+            raise LockErrors(errors)
+        with (
+            ThreadPoolExecutor(8) as pool,
+            Client(self.context.settings) as client,
+        ):  # an interrupt stops the client first
+            sizes = list(pool.map(lambda pair: self._size(pair[0], pair[1], routes, client), chosen))
+        wheels = []
+        for (pinned, remote), size in zip(chosen, sizes, strict=True):
+            alias = routes.get(pinned.name, package_index.DEFAULT)
+            has_url = alias == URL
+            hint = None if has_url else package_index.hint(remote.url, remote.filename)
+            file = LockedFile(remote.filename, size, remote.sha256, alias, hint, remote.url if has_url else None)
+            locked = LockedWheel(pinned.name, pinned.version, file, via=pinned.via)
+            if remote.uploaded:
+                UPLOADS.put(self.context.store, file.digest, remote.uploaded)
+            wheels.append(locked if remote in pinned.wheels else self._from_sdist(locked, sdists[pinned.name]))
+        return tuple(wheels)
+
+    def _size(self, pinned: Pinned, remote: Remote, routes: Mapping[str, str], client: Client) -> int | None:
+        """Return the file's size in bytes, asked of the index if its page lacks it; None if a lock file does."""
+        size = remote.size or self._known_sizes.get(remote.sha256)
+        if size or routes.get(pinned.name) == URL:
+            return size
+        digest, store = f"sha256:{remote.sha256}", self.context.store
+        return store.path(digest).stat().st_size if store.has(digest) else client.size(remote.url)
+
+    def _from_sdist(self, locked: LockedWheel, declared: Sdist) -> LockedWheel:
+        """Return the wheel that the sandbox builds of `locked`, whose file is an sdist."""
+        source = LockedSdist(locked.file, self.build_requires(declared.build_requires))
+        return self._built(locked, source, [RequiredFile(locked.name, source.file)])
+
+    def _from_commit(self, pinned: Pinned, commit: GitSource) -> LockedWheel:
+        """Return the wheel that the sandbox builds of a commit."""
+        archive = self.inputs.archives[pinned.name]
+        sha256 = archive.digest.removeprefix("sha256:")
+        file = LockedFile(archive_name(pinned.name, pinned.version), archive.size, sha256, GIT)
+        source = LockedSdist(file, self.build_requires(commit.metadata.build_requires), git=LockedGit.of(commit))
+        return self._built(LockedWheel(pinned.name, pinned.version, file, via=pinned.via), source, [])
+
+    def build_requires(self, pins: tuple[str, ...]) -> tuple[LockedWheel, ...]:
+        """Return the build requirements of a backend, complete and exact; the image has none of them."""
+        if not pins:
+            return ()
+        request = ResolveRequest(
+            pins, self.target, self.previous.cutoff, routes={}, sites=default_site(self.context.settings)
+        )
+        return self._files(self._resolve(request), {}, {})
+
+    def _built(self, locked: LockedWheel, source: LockedSdist, sources: Sequence[RequiredFile]) -> LockedWheel:
+        """Return `locked` with the wheel of `source`; `sources` and its build requirements are fetched first."""
+        before = self._trusted_wheels.get((locked.name, locked.version))
+        if before and before.sdist == source:
+            return replace(locked, file=before.file, sdist=source)
+        return replace(locked, file=self.build(locked.name, locked.version, source, sources), sdist=source)
+
+    def build(
+        self, name: str, version: str | None, source: LockedSdist, sources: Sequence[RequiredFile] = ()
+    ) -> LockedFile:
+        """Return the wheel that the sandbox builds of `source`; `sources` and its build requirements are
+        fetched first.
+        """
+        sdist.require_small(name, source)
+        required = [*sources, *(RequiredFile(require.name, require.file) for require in source.build_requires)]
+        total = sum(part.file.estimate for part in required)
+        label = f"fetching the build requirements of {source.file.filename}"
+        with Client(self.context.settings) as client, self.context.progress.meter(label, total) as meter:
+            finder = Finder(client, self.context.store, self.context.settings, meter)
+            for _ in in_parallel([partial(finder.fetch, part) for part in required], client):
+                pass
+        builder = sdist_builder(self.foundation, self.context)
+        return sdist.build(name, version, source, builder)
+
+    def own_wheels(self, packed: Mapping[str, PackedTree]) -> dict[str, LockedWheel]:
+        """Return the wheels of the project's own packages. Raises as `OwnPackageBuilder.wheels`."""
+        builder = OwnPackageBuilder(
+            self.cell,
+            self.target,
+            self.context.store,
+            lambda name, source: self.build(name, None, source),
+            self.build_requires,
+        )
+        return builder.wheels(packed, self.previous.own_wheels)

@@ -1,0 +1,239 @@
+"""Fetch a file of a lock by hash from find-links places, extra indexes, its address or its index.
+
+The hash decides, so any source will do. A find-links directory cannot change the built image.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from imagegen.core.config import Settings
+from imagegen.core.context import Context
+from imagegen.core.errors import FetchError
+from imagegen.core.net import Client, Missing, MissingFiles, NotFoundError, UnreachableError, package_index
+from imagegen.core.net.package_index import IndexLink
+from imagegen.core.oci import digest_of
+from imagegen.core.progress import Meter
+from imagegen.core.registry.layout import Mirror
+from imagegen.core.store import Store
+from imagegen.core.store.cache import Cache
+from imagegen.core.text import redact
+from imagegen.lock.model import BUILT, LINKS, LOCAL, URL, LockedFile
+
+_THREADS = 6
+# Where an index keeps its files, "https://files.example", by the digest of its address, of the alias where it has none
+# here: as its last page showed it. With it, a file with a hint needs no page.
+_FILE_HOSTS = Cache("file-host", str)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RequiredFile:
+    """A file and the distribution that it belongs to."""
+
+    name: str
+    file: LockedFile
+    recipe: bool = False  # its hash is a recipe's, which locking again does not change
+
+
+class Finder:
+    """Fetches files from the first source that has them. Thread-safe; every page is read once."""
+
+    def __init__(self, client: Client, store: Store, settings: Settings, meter: Meter) -> None:
+        self._client, self._store, self._settings, self._meter = client, store, settings, meter
+        self._mirror = Mirror.of(settings, client)
+        self._pages: dict[tuple[str, str], Future[list[IndexLink]]] = {}
+        self._dead: dict[str, str] = {}  # location -> why it is not asked again
+        self._lock = threading.Lock()
+
+    def fetch(self, required: RequiredFile) -> None:
+        """Fetch the file into the store. Raises MissingFiles with all sources that were tried."""
+        if self._store.intact(required.file.digest, required.file.size):
+            self._meter.advance(required.file.estimate)
+            return
+        tried: list[str] = []
+        if self._mirrored(required, tried):
+            return
+        requested: set[str] = set()  # a hint and its page often name one address
+        for url in self._addresses(required, tried):
+            if url in requested:
+                continue
+            requested.add(url)
+            try:
+                size = self._client.size(url) if required.file.size is None else required.file.size
+                self._client.download(url, self._store, sha256=required.file.sha256, size=size, meter=self._meter)
+            except FetchError as error:
+                tried.append(error.summary)
+            else:
+                return
+        raise MissingFiles([missing(required, tried)], self._store.root)
+
+    def _mirrored(self, required: RequiredFile, tried: list[str]) -> bool:
+        if self._mirror is None:
+            return False
+        try:
+            size = self._mirror.size(required.file.digest) if required.file.size is None else required.file.size
+            has_file = size is not None and self._mirror.take(required.file.digest, size, self._store, self._meter)
+        except FetchError as error:
+            tried.append(error.summary)
+            return False
+        if not has_file:
+            tried.append(f"{self._mirror}: it has no such file")
+        return has_file
+
+    def _addresses(self, required: RequiredFile, tried: list[str]) -> Iterator[str]:
+        """Yield addresses that may have the file, best first; the reasons why a source does not have it are added to
+        `tried`.
+        """
+        for link in self._settings.find_links:
+            links = self._listing(link, "", partial(package_index.find_links, self._client, link), tried)
+            yield from self._matching(links, required, link, tried)
+        for index_url in self._settings.extra_indexes:
+            links = self._project(index_url.rstrip("/"), required.name, tried)
+            yield from self._matching(links, required, index_url, tried)
+        if required.file.url:
+            yield required.file.url
+        if required.file.index == LOCAL:
+            tried.append("the project: the path in the matrix does not exist")
+        if required.file.index not in (URL, LINKS, BUILT, LOCAL):
+            yield from self._in_index(required, tried)
+
+    def _in_index(self, required: RequiredFile, tried: list[str]) -> Iterator[str]:
+        """Yield addresses in the file's index: the hint on the file host of an earlier run, the hint on a page's file
+        host, and links of the project's page.
+        """
+        address = self._settings.index_urls.get(required.file.index, required.file.index)
+        key = digest_of(address.encode())
+        remembered_host = _FILE_HOSTS.get(self._store, key) if required.file.path else None
+        if remembered_host:
+            yield f"{remembered_host}/{required.file.path}"
+        url = package_index.url_of(required.file.index, self._settings)
+        if url is None:
+            tried.append(f"index {required.file.index}: no address is known for it")
+            return
+        if required.file.path:
+            # The page of whichever project came first shows the index's file host.
+            links = self._listing(url, "", partial(package_index.project, self._client, url, required.name), [])
+            if links and (host := package_index.file_host(links)):
+                if host != remembered_host and "@" not in host:  # no credentials in the store
+                    _FILE_HOSTS.put(self._store, key, host)
+                yield f"{host}/{required.file.path}"
+        links = self._project(url, required.name, tried)
+        yield from self._matching(links, required, url, tried)
+
+    def _project(self, index_url: str, name: str, tried: list[str]) -> list[IndexLink] | None:
+        return self._listing(index_url, name, partial(package_index.project, self._client, index_url, name), tried)
+
+    def _listing(
+        self, location: str, name: str, read: Callable[[], list[IndexLink]], tried: list[str]
+    ) -> list[IndexLink] | None:
+        """Return the links of `read`, called once for each (location, name). If it fails, add the reason to `tried`."""
+        if location in self._dead:
+            tried.append(self._dead[location])
+            return None
+        with self._lock:
+            future = self._pages.get((location, name))
+            mine = future is None
+            if future is None:
+                future = self._pages[location, name] = Future()
+        if mine:
+            try:
+                future.set_result(read())
+            except Exception as error:  # noqa: BLE001 - raised again below, in every thread that waits
+                future.set_exception(error)
+        try:
+            return future.result()
+        except UnreachableError as error:
+            self._dead[location] = f"{redact(location)}: {error.why or error.what}"
+            tried.append(self._dead[location])
+            return None
+        except NotFoundError:
+            tried.append(_lacks(location))
+            return None
+        except (FetchError, OSError) as error:
+            tried.append(error.summary if isinstance(error, FetchError) else f"{redact(location)}: {error.strerror}")
+            return None
+
+    @staticmethod
+    def _matching(
+        links: list[IndexLink] | None, required: RequiredFile, location: str, tried: list[str]
+    ) -> Iterator[str]:
+        """Yield links with the hash, or with the file name if the source states no hash."""
+        if links is None:
+            return
+        fitting = [
+            link.url
+            for link in links
+            if link.sha256 == required.file.sha256 or (link.sha256 is None and link.filename == required.file.filename)
+        ]
+        if not fitting:
+            other = any(link.filename == required.file.filename for link in links)
+            tried.append(f"{redact(location)}: has another file of this name" if other else _lacks(location))
+        yield from fitting
+
+
+def in_parallel(tasks: Sequence[Callable[[], T]], client: Client) -> Iterator[T]:
+    """Yield results in the order of completion. All tasks run; missing files are raised at the end, as one
+    MissingFiles.
+
+    Any other error ends the iteration, and so does an error of its consumer: downloads in progress are then stopped.
+    """
+    lacking: MissingFiles | None = None
+    pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fetch")
+    try:
+        for future in as_completed([pool.submit(task) for task in tasks]):
+            try:
+                result = future.result()
+            except MissingFiles as error:
+                lacking = lacking.also(error.files) if lacking else error
+            else:
+                yield result
+    finally:
+        client.close()
+        pool.shutdown(cancel_futures=True)
+    if lacking:
+        raise lacking
+
+
+def missing(required: RequiredFile, tried: Sequence[str] = ()) -> Missing:
+    """Return the file as one that the store lacks."""
+    links = "put it into a directory that PIP_FIND_LINKS names"
+    fixes = {
+        URL: f"{links}, or reach {required.file.url}",
+        LINKS: f"{links}: only such places have had it",
+        BUILT: "`imagegen wheels build` makes it again",
+    }
+    again = "correct its recipe under wheels/, and lock again" if required.recipe else "`imagegen lock` looks again"
+    other = (
+        "put wheels and sdists into a directory that PIP_FIND_LINKS names, or set "
+        f"{package_index.variable(required.file.index)} to a mirror of the index; "
+        f"where an index serves other bytes than the lock names, {again}"
+    )
+    fix = fixes.get(required.file.index, other)
+    return Missing(required.file.filename, required.file.sha256, tuple(dict.fromkeys(tried)), fix)
+
+
+def _lacks(location: str) -> str:
+    return f"{redact(location)}: does not have it"
+
+
+def mirrored(file: LockedFile, context: Context) -> bool:
+    """Fetch a file that no index has from a private mirror; False if there is no mirror, or it lacks the file.
+
+    Raises FetchError, StoreError.
+    """
+    with Client(context.settings) as client:
+        mirror = Mirror.of(context.settings, client)
+        if mirror is None:
+            return False
+        size = mirror.size(file.digest) if file.size is None else file.size
+        if size is None:
+            return False
+        with context.progress.meter(file.filename, size) as meter:
+            return mirror.take(file.digest, size, context.store, meter)

@@ -1,0 +1,153 @@
+"""Package metadata from an index, release by release, for use without network; metadata_file.py has the files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
+from functools import cache
+from pathlib import Path
+
+from packaging.version import Version
+
+from imagegen.core import types as t
+from imagegen.core.deferred import dataclass
+from imagegen.spec import harvested
+
+FOLDER = "metadata"  # below a directory of matrices
+
+
+@dataclass(frozen=True)
+class ReleaseMetadata:
+    """One version as the index has it, for Linux on x86_64 and aarch64.
+
+    `requires` are PEP 508 strings, sorted, without those of extras; None if only an sdist exists, because its
+    requirements are unknown until its code runs. `wheels` are the tags of file names, in their compressed form
+    ("cp310-cp310-manylinux_2_17_x86_64.manylinux2014_x86_64"); with none, the release is built from source.
+    """
+
+    version: str  # canonical: "0.8.5.post1"
+    uploaded: str | None  # the day of its first file, "2026-07-03"; None if the index does not have it
+    python: str  # PEP 440 specifier, "" for any
+    requires: tuple[str, ...] | None
+    wheels: tuple[str, ...]
+    extras: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # requested extra -> the requirements that it adds
+    cuda: str | None = None  # the CUDA runtime that it pins, "12.8"; None if it pins none
+    yanked: bool = False
+
+
+@dataclass(frozen=True)
+class PackageReleases:
+    """The harvested releases of a package. `since` and `extras` are the input of a harvest, all else its result."""
+
+    name: str  # normalised
+    index: str  # alias: "pypi"
+    read: str | None  # the day on which the index last said something new; None before the first harvest
+    since: str | None  # the oldest version that is kept; None for all
+    extras: tuple[str, ...]  # whose requirements are kept, sorted
+    releases: Mapping[str, ReleaseMetadata]  # by version, the newest first
+
+
+@cache
+def holds(marker: str, python: str, machine: str, extra: str) -> bool | None:
+    """Return whether a marker holds for a full version of CPython on Linux; None where that is unknown."""
+    from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentName
+
+    environment = {
+        "implementation_name": "cpython",
+        "implementation_version": python,
+        "os_name": "posix",
+        "platform_machine": machine,
+        "platform_python_implementation": "CPython",
+        "platform_release": "",
+        "platform_system": "Linux",
+        "platform_version": "",
+        "python_full_version": python,
+        "python_version": ".".join(python.split(".")[:2]),
+        "sys_platform": "linux",
+        "extra": extra,
+    }
+    try:
+        return Marker(marker).evaluate(environment)
+    except (UndefinedComparison, UndefinedEnvironmentName):
+        return None
+
+
+def load(directories: Sequence[Path], package: str) -> PackageReleases | None:
+    """Return the metadata of a package from the last directory that has it; None where none has.
+
+    Raises MatrixError for a file that cannot be read.
+    """
+    from imagegen.spec.metadata_file import parse  # late: results of earlier runs stand for most files
+
+    return harvested.load(directories, f"{FOLDER}/{package}.json", lambda raw, path: parse(raw, path, package))
+
+
+def names(directories: Iterable[Path]) -> list[str]:
+    """The packages that have a file, sorted."""
+    return harvested.packages(directories, FOLDER)
+
+
+def pinned_prereleases(packages: Iterable[PackageReleases]) -> dict[str, frozenset[Version]]:
+    """Return package -> pre-releases that releases of the packages require exactly, as `transformers==5.0.0rc0`."""
+    from packaging.utils import canonicalize_name
+
+    texts = {text for package in packages for release in package.releases.values() for text in _requirements(release)}
+    prereleases: dict[str, set[Version]] = {}
+    for parsed in map(t.parse_requirement, sorted(texts)):
+        pins = (clause.version for clause in parsed.specifier if clause.operator == "==" and "*" not in clause.version)
+        if early := {version for version in map(Version, pins) if version.is_prerelease}:
+            prereleases.setdefault(canonicalize_name(parsed.name), set()).update(early)
+    return {name: frozenset(versions) for name, versions in prereleases.items()}
+
+
+def _requirements(release: ReleaseMetadata) -> Iterator[str]:
+    yield from release.requires or ()
+    for added in release.extras.values():
+        yield from added
+
+
+def path_of(directory: Path, package: str) -> Path:
+    return directory / FOLDER / f"{package}.json"
+
+
+# The choice between PyPI and a publisher's index, which have builds for different CUDAs.
+
+_ANY = ">=0.dev0"  # the empty specifier would admit arbitrary strings too
+
+
+class AmbiguousBuildError(ValueError):
+    """Some releases that a specifier admits are on PyPI for the cell's CUDA, and others are not known to be."""
+
+
+def is_pypi_build(specifier: str, cuda: str, harvested: PackageReleases | None) -> bool:
+    """Return whether PyPI's releases of the `harvested` package are built for CUDA version `cuda` ("12.8").
+
+    That is so if it is so for every release that the PEP 440 `specifier` admits, by the CUDA runtime that its own
+    metadata pins. Patch releases of a harvested minor version count as harvested. Without metadata of any admitted
+    release for `cuda` the answer is False, because the publisher's own index has builds for every CUDA.
+
+    Raises AmbiguousBuildError when the answer is not the same for all admitted releases.
+    """
+    from packaging.specifiers import SpecifierSet
+
+    releases = harvested.releases.values() if harvested else ()
+    allowed = SpecifierSet(specifier or _ANY, prereleases=True)
+    admitted = [release for release in releases if release.version in allowed and not release.yanked]
+    fitting = [candidate.version for candidate in admitted if candidate.cuda == cuda]
+    if not fitting:
+        return False
+    unfitting = [candidate.version for candidate in admitted if candidate.cuda != cuda]
+    versions = [Version(release.version) for release in releases]
+    first, last = min(versions), max(versions)
+    harvested_range = SpecifierSet(
+        f">={first.major}.{first.minor}.dev0,<{last.major}.{last.minor + 1}.dev0", prereleases=True
+    )
+    if not allowed.to_range().is_subset(harvested_range.to_range()):
+        unfitting.append("releases that are not harvested")
+    if unfitting:
+        raise AmbiguousBuildError(
+            f"{', '.join(fitting)} are built for CUDA {cuda} on PyPI, {', '.join(unfitting)} are not"
+        )
+    return True

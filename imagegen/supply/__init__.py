@@ -1,1 +1,0 @@
-"""Publish and verify: attestations, signatures, tags, comparison, mirrors and report pages."""

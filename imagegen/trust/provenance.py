@@ -1,0 +1,151 @@
+"""Write SLSA provenance, the predicate of an in-toto statement about an image's manifest.
+
+A pure function of the lock, its origin, and the builder. Sources: SLSA provenance v1
+(https://slsa.dev/spec/v1.0/provenance), in-toto attestation framework v1, ResourceDescriptor; GitHub Actions, "Default
+environment variables".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from imagegen import REPOSITORY, __version__
+from imagegen.core import registry
+from imagegen.core.oci import digest_of
+from imagegen.core.text import redact
+from imagegen.lock import contents_hash, inputs_hash
+from imagegen.lock.model import Lock, LockedBuild, LockedFile, LockedGit, LockedWheel
+from imagegen.trust import package_url
+from imagegen.trust.source_commit import SourceCommit
+
+BUILD_TYPE = f"{REPOSITORY}/attestations/build/v1"  # builds an image from a lock; it defines `externalParameters`
+_LOCAL = f"{REPOSITORY}/attestations/builder/local"
+_GITHUB = ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_WORKFLOW_REF", "GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT")
+
+
+@dataclass(frozen=True)
+class Builder:
+    """The builder. `id` names the trusted platform, `run` is the address of this run if it has one."""
+
+    id: str
+    run: str | None = None
+
+
+def find_builder(env: Mapping[str, str]) -> Builder:
+    """Return the GitHub Actions workflow of this run, else imagegen on a local machine."""
+    server, repository, workflow, run, attempt = (env.get(name, "") for name in _GITHUB)
+    if env.get("GITHUB_ACTIONS") != "true" or not (server and repository and workflow):
+        return Builder(_LOCAL)
+    return Builder(
+        f"{server}/{workflow}",
+        f"{server}/{repository}/actions/runs/{run}/attempts/{attempt or 1}" if run else None,
+    )
+
+
+def provenance(lock: Lock, document: bytes, source: SourceCommit | None, builder: Builder) -> bytes:
+    """Return the predicate. `document` is the attached lock file, whose digest it names."""
+    metadata = {"invocationId": builder.run} if builder.run else {}
+    predicate = {
+        "buildDefinition": {
+            "buildType": BUILD_TYPE,
+            "externalParameters": {
+                "cell": lock.cell,
+                "inputs": inputs_hash(lock),
+                "lock": {"digest": _sha256(digest_of(document))},
+                "source": _source(source) if source else "none: the lock is in no git repository",
+            },
+            "internalParameters": {"contents": contents_hash(lock), "as-of": lock.as_of},
+            "resolvedDependencies": list(_dependencies(lock, source)),
+        },
+        "runDetails": {
+            "builder": {"id": builder.id, "version": {"imagegen": __version__}},
+            "metadata": metadata,
+        },
+    }
+    return (json.dumps(predicate, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+
+def _source(source: SourceCommit) -> dict[str, Any]:
+    return {"url": source.url, "commit": source.commit, "dirty": source.dirty}
+
+
+def _dependencies(lock: Lock, source: SourceCommit | None) -> Iterator[dict[str, Any]]:
+    """Yield each input of the image and of its builds once, beginning with the repository of the lock."""
+    if source:
+        yield {
+            "name": "source",
+            "uri": f"git+{source.url}@{source.commit}" if source.url else f"git+commit:{source.commit}",
+            "digest": {"gitCommit": source.commit},
+            "annotations": {"dirty": source.dirty},
+        }
+    base = lock.base
+    if base.content and base.image:
+        uri = package_url.oci(registry.parse(base.image).name, base.content.digest, lock.platform)
+        yield {"name": "base", "uri": uri, "digest": _sha256(base.content.digest)}
+    if archive := lock.interpreter.file:
+        yield {"name": "interpreter", "uri": archive.url, "digest": {"sha256": archive.sha256}}
+    for deb in lock.debs:
+        yield {"uri": package_url.deb(deb, base.suite), "digest": {"sha256": deb.sha256}}
+    seen = set()
+    locks = [environment.lock for environment in lock.environments]
+    wheels = (wheel for part in locks for wheel in _wheel_inputs(part.wheels))
+    sources = (source_file for part in locks for build in part.builds for source_file in _build_inputs(build))
+    for dependency in (*wheels, *sources):
+        if (key := json.dumps(dependency, sort_keys=True)) not in seen:
+            seen.add(key)
+            yield dependency
+
+
+def _wheel_inputs(wheels: Iterable[LockedWheel]) -> Iterator[dict[str, Any]]:
+    for wheel in wheels:
+        if wheel.build:  # the inputs of its build are listed instead
+            continue
+        if wheel.sdist is None:
+            yield _file(wheel.name, wheel.version, wheel.fetched)
+            for patch in wheel.patches:
+                yield {"name": f"{wheel.name}: {patch.path}", "digest": {"sha256": patch.sha256}}
+            continue
+        if wheel.sdist.git:
+            yield _git(wheel.name, wheel.version, wheel.sdist.git)
+        else:
+            yield _file(wheel.name, wheel.version, wheel.sdist.file)
+        yield from _wheel_inputs(wheel.sdist.build_requires)
+
+
+def _build_inputs(build: LockedBuild) -> Iterator[dict[str, Any]]:
+    if build.git:
+        yield _git(build.name, build.version, build.git)
+    else:
+        yield _file(build.name, build.version, build.source)
+    for module in build.submodules:
+        yield {
+            "name": f"{build.name}: {module.path}",
+            "uri": f"git+{redact(module.url)}@{module.commit}",
+            "digest": {"gitCommit": module.commit, "gitTree": module.tree},
+        }
+    for patch in build.patches:
+        yield {"name": f"{build.name}: {patch.filename}", "digest": {"sha256": patch.sha256}}
+    yield from _wheel_inputs(build.build_requires)
+
+
+def _file(name: str, version: str, file: LockedFile) -> dict[str, Any]:
+    entry: dict[str, Any] = {"uri": package_url.pypi(name, version, file), "digest": {"sha256": file.sha256}}
+    if file.url:
+        entry["downloadLocation"] = redact(file.url)
+    return entry
+
+
+def _git(name: str, version: str, git: LockedGit) -> dict[str, Any]:
+    folder = f"#subdirectory={git.subdirectory}" if git.subdirectory else ""
+    return {
+        "name": f"{name} {version}",
+        "uri": f"git+{redact(git.url)}@{git.commit}{folder}",
+        "digest": {"gitCommit": git.commit, "gitTree": git.tree},
+    }
+
+
+def _sha256(digest: str) -> dict[str, str]:
+    return {"sha256": digest.removeprefix("sha256:")}
