@@ -26,10 +26,18 @@ def counted(count: int, noun: str) -> str:
 
 
 def unprintable(text: str) -> str | None:
-    """The first character that is not seen for what it is: a control (line breaks too), a direction mark, or None."""
+    """Return the first character that is not seen for what it is: a control (line breaks too), a direction mark, one
+    of Unicode's noncharacters, which HTML forbids; None if there is none.
+    """
     if text.isprintable():  # nearly all are, and Python tests that without a step for each character
         return None
-    return next((c for c in text if not c.isprintable() and unicodedata.category(c) in _UNPRINTABLE), None)
+    return next((c for c in text if not c.isprintable() and _is_unprintable(c)), None)
+
+
+def _is_unprintable(character: str) -> bool:
+    number = ord(character)
+    is_noncharacter = number & 0xFFFE == 0xFFFE or 0xFDD0 <= number <= 0xFDEF  # Unicode 17, section 23.7
+    return is_noncharacter or unicodedata.category(character) in _UNPRINTABLE
 
 
 def redact(text: str) -> str:

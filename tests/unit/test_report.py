@@ -251,6 +251,7 @@ def _resolved(path: PurePosixPath) -> str:
 
 @settings(max_examples=15)
 @example(HOSTILE)
+@example("\ufffe \ufdd0")
 @example("\x1b[2J \u202egnihtyna \ud800 \0 https://user:secret@host/x")
 @given(st.text(max_size=60))
 def test_what_others_wrote_is_text_and_nothing_else(report: site_report.SiteReport, words: str) -> None:
