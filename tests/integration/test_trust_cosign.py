@@ -188,7 +188,7 @@ def tampered(image: str, good: Bundle, ours: Signer, theirs: Signer) -> dict[str
     retyped["dsseEnvelope"]["payloadType"] = "application/json"
     twice = bundle.write_bundle(said, signed.signature, signed.material).decode().removesuffix("}}")
     return {
-        "replayed": (bundle.write_bundle(good.payload, good.signature, good.material), "is of another image"),
+        "replayed": (bundle.write_bundle(good.payload, good.signature, good.material), "belongs to another image"),
         "altered": (bundle.write_bundle(said, good.signature, good.material), "the signature is wrong"),
         "stranger": (theirs.sign(said), ""),
         "retyped": (json.dumps(retyped).encode(), "its payloadType is"),
