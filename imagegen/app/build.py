@@ -12,10 +12,10 @@ from imagegen.app.check_locks import require_unchanged_copies
 from imagegen.app.finished import FinishedBuild, find_finished, keep_finished
 from imagegen.app.session import Session
 from imagegen.core.errors import PackagesGoneError
-from imagegen.core.oci import MANIFEST_TYPE, Descriptor, write_image_index
 from imagegen.core.store import images
 from imagegen.lock import local_tags
 from imagegen.lock.model import Lock
+from imagegen.oci.documents import MANIFEST_TYPE, Descriptor, write_image_index
 from imagegen.spec.model import Cell
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from imagegen.core.data import parse_json
 from imagegen.core.errors import UsageError
 from imagegen.core.net import Client
 from imagegen.core.progress import Progress
-from imagegen.core.registry import Repository
 from imagegen.lock.model import Lock
+from imagegen.oci.registry import Repository
 from imagegen.run import numerics
 from imagegen.run.numerics import Fingerprint
 from imagegen.spec.model import Cell

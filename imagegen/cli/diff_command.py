@@ -19,9 +19,9 @@ from imagegen.compare.difference import CORES, Change, Difference, Rebuild, diff
 from imagegen.compare.operands import ComparedLayer, DiffOperand
 from imagegen.core.errors import UsageError
 from imagegen.core.net import Client
-from imagegen.core.oci import Platform
 from imagegen.core.text import shown
 from imagegen.image import layers
+from imagegen.oci.documents import Platform
 from imagegen.run.numerics import Fingerprint, recall
 from imagegen.wheels.throttle import duration
 

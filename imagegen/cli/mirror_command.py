@@ -12,9 +12,9 @@ from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.core.config import MIRROR_VARIABLE
 from imagegen.core.context import Context
 from imagegen.core.progress import human
-from imagegen.core.registry.layout import place
 from imagegen.core.text import counted
 from imagegen.mirror import listing as mirror_listing
+from imagegen.oci.registry.mirror import place
 
 
 @click.command("mirror")

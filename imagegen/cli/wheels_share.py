@@ -11,10 +11,10 @@ import click
 from imagegen.cli.app import App, json_option, pass_app
 from imagegen.core.errors import UsageError
 from imagegen.core.net import Client
-from imagegen.core.oci import is_digest
 from imagegen.core.progress import human
 from imagegen.core.text import counted, did_you_mean
 from imagegen.lock.builds import BuiltWheel
+from imagegen.oci.documents import is_digest
 from imagegen.wheels import wheelhouse
 
 

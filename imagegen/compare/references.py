@@ -15,21 +15,21 @@ from typing import Protocol
 
 from imagegen import lock as locks
 from imagegen.compare.operands import DiffOperand, of_image, of_lock
-from imagegen.core import registry
 from imagegen.core.config import Settings
 from imagegen.core.data import parse_json
 from imagegen.core.errors import FetchError, LockError, TrustError, UsageError
 from imagegen.core.git import local
 from imagegen.core.net import ByteSink, Client
-from imagegen.core.oci import Descriptor, Platform, RemoteImage, is_digest, read_config
-from imagegen.core.registry.layout import PREFIX, LayoutRepository
-from imagegen.core.registry.pull import manifest_for
 from imagegen.core.store import Store
 from imagegen.core.text import did_you_mean
 from imagegen.image.layers import layer_sizes
 from imagegen.image.layers.image import LABEL
 from imagegen.lock.file import loads, loads_attached, loads_with, named_cells
 from imagegen.lock.model import Lock
+from imagegen.oci import registry
+from imagegen.oci.documents import Descriptor, Platform, RemoteImage, is_digest, read_config
+from imagegen.oci.registry.layout_repository import PREFIX, LayoutRepository
+from imagegen.oci.registry.repository import manifest_for
 from imagegen.run.numerics import Fingerprint
 
 _IMAGE = "write an image with its registry: ghcr.io/acme/rl/cpu-grpo:latest"

@@ -12,8 +12,8 @@ from packaging.ranges import VersionRange
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from imagegen.core.oci import MACHINES
 from imagegen.core.types import Gpu
+from imagegen.oci.documents import MACHINES
 from imagegen.spec.model import ENV, Cell, Requirement, Rule, cuda_version, is_surrounding
 
 ANY = ">=0.dev0"  # every PEP 440 version; the empty specifier would let in arbitrary strings too

@@ -15,8 +15,8 @@ from imagegen.compat.atoms import LATEST
 from imagegen.compat.package_data import entries_of
 from imagegen.compat.statements import ReleaseStatements, StatementRow, StatementTable
 from imagegen.compat.torch_pins import TORCH
-from imagegen.core.oci import PLATFORMS
 from imagegen.core.types import parse_requirement
+from imagegen.oci.documents import PLATFORMS
 from imagegen.spec import metadata
 from imagegen.spec.metadata import PackageReleases, ReleaseMetadata, holds
 from imagegen.spec.wheel_target import LEGACY_MANYLINUX

@@ -16,7 +16,6 @@ from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, FetchError, ReproducibilityError
 from imagegen.core.net import Client, Missing, MissingFiles
-from imagegen.core.oci import PLATFORMS, LayerDescriptor, digest_of
 from imagegen.core.progress import timed
 from imagegen.core.store import Store
 from imagegen.core.text import counted
@@ -38,6 +37,7 @@ from imagegen.lock.model import (
 )
 from imagegen.lock.sdist import SdistBuilder
 from imagegen.lock.sources import Finder, RequiredFile, in_parallel, mirrored, missing
+from imagegen.oci.documents import PLATFORMS, LayerDescriptor, digest_of
 
 
 def contents(lock: Lock) -> dict[str, str]:

@@ -17,9 +17,9 @@ from imagegen.core.context import Context
 from imagegen.core.errors import FetchError, ImagegenError, MatrixError
 from imagegen.core.net import Client, NotFoundError, package_index
 from imagegen.core.net.package_index import DEFAULT, IndexLink
-from imagegen.core.oci import digest_of
 from imagegen.core.store.cache import Cache
 from imagegen.index_metadata import releases, wheel_metadata
+from imagegen.oci.documents import digest_of
 from imagegen.spec import metadata_file
 from imagegen.spec.metadata import PackageReleases
 

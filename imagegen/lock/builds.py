@@ -27,7 +27,6 @@ from imagegen.core.errors import BuildError, FetchError, Location, LockError, Re
 from imagegen.core.git import command
 from imagegen.core.layer_tar import DAMAGED, Allowance, Bounded, members
 from imagegen.core.net import Client, Missing, MissingFiles, package_index
-from imagegen.core.oci import canonical_json, digest_of
 from imagegen.core.store import Store, disk
 from imagegen.core.text import counted
 from imagegen.core.types import EPOCH, Submodule
@@ -46,6 +45,7 @@ from imagegen.lock.model import (
 )
 from imagegen.lock.recipes import Compiled
 from imagegen.lock.sources import Finder, RequiredFile, in_parallel, mirrored
+from imagegen.oci.documents import canonical_json, digest_of
 from imagegen.spec.recipe import Commit, LocalSource, Recipe, SdistFile
 
 

@@ -15,13 +15,13 @@ from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.deferred import dataclass
 from imagegen.core.errors import FetchError
-from imagegen.core.oci import RemoteImage, digest_of
 from imagegen.core.progress import Meter
 from imagegen.core.store import Store
 from imagegen.core.text import redact
 from imagegen.lock.distributions import archive_at
 from imagegen.lock.distributions import archives as named_archives
 from imagegen.lock.tables import LockTable, inline
+from imagegen.oci.documents import RemoteImage, digest_of
 from imagegen.spec.foundation import Interpreter, interpreter_prefix
 
 _nest_config = inline(config=("env", "entrypoint", "command", "user", "directory"), required=True)
@@ -235,7 +235,7 @@ def _take(
     archive: InterpreterArchive, client: net.Client, store: Store, settings: Settings, meter: Meter, tried: list[str]
 ) -> bool:
     """Fetch the archive from the user's own mirror. If the mirror lacks it, add the reason to `tried`, return False."""
-    from imagegen.core.registry.layout import Mirror  # late: a lock that is only read needs no registry
+    from imagegen.oci.registry.mirror import Mirror  # late: a lock that is only read needs no registry
 
     mirror = Mirror.of(settings, client)
     if mirror is None:

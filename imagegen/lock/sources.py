@@ -17,13 +17,13 @@ from imagegen.core.context import Context
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client, Missing, MissingFiles, NotFoundError, UnreachableError, package_index
 from imagegen.core.net.package_index import IndexLink
-from imagegen.core.oci import digest_of
 from imagegen.core.progress import Meter
-from imagegen.core.registry.layout import Mirror
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.text import redact
 from imagegen.lock.model import BUILT, LINKS, LOCAL, URL, LockedFile
+from imagegen.oci.documents import digest_of
+from imagegen.oci.registry.mirror import Mirror
 
 _THREADS = 6
 # Where an index keeps its files, "https://files.example", by the digest of its address, of the alias where it has none

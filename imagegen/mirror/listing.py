@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from imagegen.core.context import Context
-from imagegen.core.oci import (
-    Descriptor,
-)
 from imagegen.core.store import Store
 from imagegen.image import base, inputs
 from imagegen.image.base.fetch import PACKAGES, listing
 from imagegen.lock import fetch_sources, foundation, inputs_hash
 from imagegen.lock.model import LOCAL, Lock, LockedFile, LockedWheel
+from imagegen.oci.documents import (
+    Descriptor,
+)
 from imagegen.spec.recipe import Recipe
 
 FILES = "application/vnd.imagegen.mirror.files.v1"  # artifact that lists the files of a lock

@@ -14,7 +14,7 @@ from imagegen.core.config import Settings
 from imagegen.core.deferred import dataclass
 from imagegen.core.errors import LockError
 from imagegen.core.net import package_index
-from imagegen.core.oci import MACHINES
+from imagegen.oci.documents import MACHINES
 from imagegen.spec.foundation import Base
 
 if TYPE_CHECKING:

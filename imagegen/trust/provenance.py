@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from imagegen import REPOSITORY, __version__
-from imagegen.core import registry
-from imagegen.core.oci import digest_of
 from imagegen.core.text import redact
 from imagegen.lock import contents_hash, inputs_hash
 from imagegen.lock.model import Lock, LockedBuild, LockedFile, LockedGit, LockedWheel
+from imagegen.oci import registry
+from imagegen.oci.documents import digest_of
 from imagegen.trust import package_url
 from imagegen.trust.source_commit import SourceCommit
 

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from imagegen.audit.model import InstalledDeb, OsRelease
-from imagegen.core import registry
 from imagegen.core.text import redact
 from imagegen.core.types import Submodule
 from imagegen.lock import contents_hash, inputs_hash
@@ -28,6 +27,7 @@ from imagegen.lock.model import (
     WheelPatch,
     title,
 )
+from imagegen.oci import registry
 from imagegen.trust.licences import KnownLicences, Terms, data, deb_terms, wheel_terms
 from imagegen.trust.package_url import deb, deb_of, generic, git, oci, pypi
 

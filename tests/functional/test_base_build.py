@@ -13,12 +13,10 @@ from typing import cast
 
 import pytest
 
-from imagegen.core import registry
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import BaseError
 from imagegen.core.net import Client
-from imagegen.core.oci import LayerDescriptor, digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, images
 from imagegen.image import base
@@ -27,6 +25,8 @@ from imagegen.image.base.build import BASES, failed, sources_file, verify, write
 from imagegen.image.base.fetch import AptSuite, parse_deb822
 from imagegen.lock.distributions import release
 from imagegen.lock.foundation import LockedBase, LockedDeb
+from imagegen.oci import registry
+from imagegen.oci.documents import LayerDescriptor, digest_of
 from tests.support.debian_archive import deb
 from tests.support.environment import environment
 from tests.support.errors import raises

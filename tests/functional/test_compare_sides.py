@@ -22,9 +22,9 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, LockError, UsageError
 from imagegen.core.git import local
 from imagegen.core.net import Client
-from imagegen.core.oci import INDEX_TYPE, MANIFEST_TYPE, Descriptor, Platform, write_image_index
 from imagegen.core.store import Store
 from imagegen.lock.model import PATCHED, Lock, WheelPatch
+from imagegen.oci.documents import INDEX_TYPE, MANIFEST_TYPE, Descriptor, Platform, write_image_index
 from imagegen.trust.documents import NUMERICS
 from tests.support.errors import raises
 from tests.support.published_image import Published, made

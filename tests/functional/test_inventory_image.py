@@ -23,7 +23,6 @@ from imagegen.core import layer_tar
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.layer_tar import Allowance
-from imagegen.core.oci import Platform
 from imagegen.core.progress import Quiet
 from imagegen.core.types import Gpu
 from imagegen.engine import client
@@ -33,6 +32,7 @@ from imagegen.image.inventory import archive as stream
 from imagegen.image.inventory.archive import ChunkReader, layer, piped
 from imagegen.image.inventory.layers import LayeredTree, read_layer
 from imagegen.image.inventory.tree import Regular, walk
+from imagegen.oci.documents import Platform
 from tests.support.elf_files import make_elf
 from tests.support.errors import raises
 from tests.support.file_trees import Things, To, as_tar, below, layered, site_of

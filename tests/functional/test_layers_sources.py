@@ -9,10 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from imagegen.core import registry
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
-from imagegen.core.oci import ImageConfig, LayerDescriptor, RemoteImage
 from imagegen.core.progress import Meter, Quiet
 from imagegen.core.store import Store, images
 from imagegen.core.store.cache import Cache
@@ -24,6 +22,8 @@ from imagegen.image.layers.plan import plan
 from imagegen.image.layers.scan import OwnershipErrors
 from imagegen.image.layers.sources import from_image, plan_base, previously_built_layers
 from imagegen.lock.model import Lock, LockedWheel
+from imagegen.oci import registry
+from imagegen.oci.documents import ImageConfig, LayerDescriptor, RemoteImage
 from tests.support.errors import raises
 from tests.support.layer_inputs import HostSandbox, assembling, lock_of, locked
 

@@ -22,7 +22,6 @@ from imagegen.compat.evaluate import evaluate
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.data import shipped
-from imagegen.core.oci import LayerDescriptor
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image import dockerfile
@@ -32,6 +31,7 @@ from imagegen.image.layers.image import image, labels
 from imagegen.image.layers.layer import Compiler
 from imagegen.image.layers.plan import plan
 from imagegen.lock.model import Lock, LockedGit, LockedSdist
+from imagegen.oci.documents import LayerDescriptor
 from imagegen.spec.model import EnvVar
 from tests.support.layer_inputs import HostSandbox, assembling, lock_of, locked
 from tests.support.tiny_lock import CUDA, LOCK

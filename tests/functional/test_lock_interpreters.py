@@ -18,7 +18,6 @@ from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, LockError
 from imagegen.core.net import MissingFiles
 from imagegen.core.progress import Quiet
-from imagegen.core.registry.layout import place
 from imagegen.core.store import Store
 from imagegen.image import base, inputs
 from imagegen.image.inputs import libpython_link, sdist_builder
@@ -29,6 +28,7 @@ from imagegen.lock.file import loads
 from imagegen.lock.foundation import InterpreterArchive, LockedInterpreter, own_python, resolve_interpreter
 from imagegen.lock.model import Foundation, Lock, LockedDeb
 from imagegen.mirror import listing as mirror_listing
+from imagegen.oci.registry.mirror import place
 from imagegen.spec.foundation import Interpreter, InterpreterFile
 from tests.support import lock_samples
 from tests.support.interpreter_archives import SOUND, archive

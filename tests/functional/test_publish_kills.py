@@ -14,9 +14,9 @@ import pytest
 from imagegen.app.comparison import verify_image
 from imagegen.compare import references
 from imagegen.core.net import Client
-from imagegen.core.oci import digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.store import images
+from imagegen.oci.documents import digest_of
 from imagegen.trust.project import load
 from tests.support.forked_kills import run_in_child
 from tests.support.publish_engines import Engines

@@ -23,10 +23,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import StoreError
-from imagegen.core.oci import digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, disk, images
 from imagegen.core.store.cache import Cache, digest_of_results
+from imagegen.oci.documents import digest_of
 from tests.support.errors import raises
 from tests.support.store_images import put_image
 

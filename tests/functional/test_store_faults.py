@@ -14,9 +14,9 @@ import pytest
 
 from imagegen.core.errors import StoreError
 from imagegen.core.net.answer import partial
-from imagegen.core.oci import digest_of
 from imagegen.core.store import Store, disk, images
 from imagegen.core.store.cache import BlobCache
+from imagegen.oci.documents import digest_of
 from tests.support.store_images import put_image
 
 ERRORS = ("EIO", "ESTALE", "ENOSYS", "ENOLCK", "EXDEV", "EBUSY", "EMFILE", "EOPNOTSUPP", "EREMOTEIO", "ETXTBSY")

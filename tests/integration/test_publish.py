@@ -22,14 +22,14 @@ from imagegen import spec as matrix
 from imagegen.core.data import shipped
 from imagegen.core.errors import EngineError, PublishError
 from imagegen.core.net import Client
-from imagegen.core.oci import INDEX_TYPE, MANIFEST_TYPE, Descriptor, Platform, read_manifest, write_image_index
 from imagegen.core.progress import Quiet
-from imagegen.core.registry import PushTarget, Repository, parse
-from imagegen.core.registry.reference import endpoint, engine_name
-from imagegen.core.registry.session import credentials_for
 from imagegen.core.store import Store, images
 from imagegen.core.store.cache import Cache
 from imagegen.engine import Engine
+from imagegen.oci.documents import INDEX_TYPE, MANIFEST_TYPE, Descriptor, Platform, read_manifest, write_image_index
+from imagegen.oci.registry import PushTarget, Repository, parse
+from imagegen.oci.registry.credentials import credentials_for
+from imagegen.oci.registry.reference import endpoint, engine_name
 from imagegen.publish.tag_moves import TagMove
 from imagegen.run.smoke import CheckResult, SmokeReport
 from imagegen.run.smoke_reports import SmokeRequirement, passed_report, save_passed_report

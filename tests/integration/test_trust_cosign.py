@@ -16,9 +16,9 @@ import pytest
 
 from imagegen.core.config import Settings
 from imagegen.core.net import Client
-from imagegen.core.oci import Descriptor, digest_of
 from imagegen.core.progress import Quiet
-from imagegen.core.registry import PushTarget, Repository, parse
+from imagegen.oci.documents import Descriptor, digest_of
+from imagegen.oci.registry import PushTarget, Repository, parse
 from imagegen.trust import attach, bundle, keys, statement
 from imagegen.trust.attach import VerificationResult
 from imagegen.trust.bundle import Bundle

@@ -16,7 +16,6 @@ from imagegen.compare import wording
 from imagegen.compare.difference import ComparisonFacts, Difference, difference, goes_back
 from imagegen.compare.operands import ComparedLayer, DiffOperand, of_image, of_lock
 from imagegen.core.data import shipped
-from imagegen.core.oci import ImageConfig, LayerDescriptor, RemoteImage
 from imagegen.image.layers.plan import plan
 from imagegen.lock.model import (
     PATCHED,
@@ -31,6 +30,7 @@ from imagegen.lock.model import (
     RecordedLayer,
     WheelPatch,
 )
+from imagegen.oci.documents import ImageConfig, LayerDescriptor, RemoteImage
 from imagegen.spec.model import ConfigField, EnvVar, ExposedPort, Label, LibraryDirectory, Override
 from imagegen.spec.recipe import Cost
 from imagegen.wheels.throttle import BuildJob

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from imagegen import export
 from imagegen.core.layer_tar import Allowance
-from imagegen.core.oci import GZIP_TYPE
 from imagegen.core.store import Store
 from imagegen.export import Entry, read_tree
+from imagegen.oci.documents import GZIP_TYPE
 from tests.support.errors import raises
 from tests.support.hostile_names import NAMES
 from tests.support.image_layers import Files, files_layer, image, layer, member

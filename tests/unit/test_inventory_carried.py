@@ -11,13 +11,13 @@ from imagegen.audit.check import audit
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError
-from imagegen.core.oci import digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, images
 from imagegen.image.inventory import subjects as cells
 from imagegen.image.inventory.subjects import import_scans, known_scans
 from imagegen.image.layers import scan
 from imagegen.lock.model import FileConflict, Lock, LockedGpus
+from imagegen.oci.documents import digest_of
 from tests.support.elf_files import make_elf
 from tests.support.layer_inputs import cell_of, lock_of, locked
 

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import TrustError
-from imagegen.core.oci import GZIP_TYPE, ZSTD_TYPE
 from imagegen.core.store.cache import StoredBlob
 from imagegen.image.layers import Layer
 from imagegen.image.layers.codec import CODEC, GZIP
@@ -23,6 +22,7 @@ from imagegen.image.layers.image import (
     dump,
     read_description,
 )
+from imagegen.oci.documents import GZIP_TYPE, ZSTD_TYPE
 
 ONE, TWO = (f"sha256:{digit * 64}" for digit in "12")
 DIGESTS = st.integers(0, 1 << 256).map(lambda number: f"sha256:{number % (1 << 256):064x}")

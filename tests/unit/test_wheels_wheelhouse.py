@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.core.oci import digest_of
 from imagegen.core.store import Store, images
 from imagegen.core.store.cache import Cache
+from imagegen.oci.documents import digest_of
 from imagegen.wheels import wheelhouse
 from tests.support.built_wheels import DATA, KEY, LOG, age, built
 from tests.support.errors import raises

@@ -22,9 +22,9 @@ from imagegen.core.git import tree as trees
 from imagegen.core.git.command import FailedError
 from imagegen.core.git.tree import PackedTree, Read, TreeEntry, tarred
 from imagegen.core.layer_tar import Bounded, members
-from imagegen.core.oci import digest_of
 from imagegen.core.store import Store
 from imagegen.core.text import counted
+from imagegen.oci.documents import digest_of
 
 _CONTROL = (".git", ".hg", ".svn")
 _LEFT = ("__pycache__", "*.pyc", "*.egg-info")  # by Python and setuptools; they carry no tag

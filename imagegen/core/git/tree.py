@@ -21,12 +21,12 @@ from imagegen.core.errors import FetchError
 from imagegen.core.git.repository import check_ref, fetched
 from imagegen.core.layer_tar import is_below
 from imagegen.core.net import UnreachableError
-from imagegen.core.oci import digest_of
 from imagegen.core.progress import timed
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.text import unprintable
 from imagegen.core.types import EPOCH, Submodule
+from imagegen.oci.documents import digest_of
 
 MAX_ENTRIES = 200_000
 MAX_SIZE = 4 << 30  # bytes of all files; PyTorch's own tree has a tenth of it

@@ -18,22 +18,11 @@ from typing import Any
 from imagegen.core import temporary
 from imagegen.core.deferred import dataclass
 from imagegen.core.errors import FetchError, StoreError
-from imagegen.core.oci import (
-    INDEX_FILE,
-    INDEX_TYPE,
-    MANIFEST_TYPE,
-    Descriptor,
-    Layout,
-    index_entry,
-    is_digest,
-    name_of,
-    read_images,
-    read_manifest,
-    write_index,
-)
 from imagegen.core.progress import Progress
 from imagegen.core.store import disk
 from imagegen.core.store.layout import DamagedError, Store
+from imagegen.oci.documents import INDEX_TYPE, MANIFEST_TYPE, Descriptor, is_digest, read_images, read_manifest
+from imagegen.oci.layout import INDEX_FILE, Layout, index_entry, name_of, write_index
 
 _OUTPUT, _REMEDY = "the output directory", "name another one"
 

@@ -28,7 +28,6 @@ from imagegen.core.context import Context
 from imagegen.core.data import parse_json
 from imagegen.core.errors import BaseError
 from imagegen.core.net import Missing
-from imagegen.core.oci import PLATFORMS, LayerDescriptor, digest_of
 from imagegen.core.progress import timed
 from imagegen.core.store import Store, disk
 from imagegen.core.store.cache import Cache
@@ -39,6 +38,7 @@ from imagegen.image.base.installer import ENVIRONMENT, LIMITS, AddedPackages
 from imagegen.image.base.normalise import dpkg_configuration, normalise, read
 from imagegen.lock.distributions import DebianRelease, release
 from imagegen.lock.foundation import LockedBase, LockedPackages
+from imagegen.oci.documents import PLATFORMS, LayerDescriptor, digest_of
 
 FORMAT = 1  # raise it with every change here, in normalise.py or in data/ that changes bytes
 BASES = Cache("base", LayerDescriptor)

@@ -21,15 +21,15 @@ from imagegen.core.config import APT_VARIABLE, Settings, archive_variable, mirro
 from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, FetchError, Location, PackagesGoneError
 from imagegen.core.net import Client, Missing, MissingFiles, NotFoundError, UnreachableError
-from imagegen.core.oci import digest_of
 from imagegen.core.progress import Meter
-from imagegen.core.registry.layout import Mirror
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.text import redact
 from imagegen.image.base.image import inside
 from imagegen.lock.distributions import archives
 from imagegen.lock.foundation import LockedBase, LockedDeb, LockedPackages
+from imagegen.oci.documents import digest_of
+from imagegen.oci.registry.mirror import Mirror
 
 _LABELS = {"Debian": "debian", "Debian-Security": "debian-security"}  # of Release files -> archive
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy")

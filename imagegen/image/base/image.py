@@ -20,19 +20,20 @@ from typing import Any, BinaryIO, cast
 
 import zstandard
 
-from imagegen.core import data, registry
+from imagegen.core import data
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, FetchError
 from imagegen.core.layer_tar import DAMAGED, MAX_DEPTH, OPAQUE, WHITEOUT, Allowance, Bounded, members, most_unpacked
 from imagegen.core.net import Client, Missing, MissingFiles, UnreachableError
-from imagegen.core.oci import LayerDescriptor, Platform, RemoteImage, digest_of
 from imagegen.core.progress import Progress, timed
-from imagegen.core.registry.layout import Mirror
-from imagegen.core.registry.reference import variable
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.lock.foundation import LockedBase
+from imagegen.oci import registry
+from imagegen.oci.documents import LayerDescriptor, Platform, RemoteImage, digest_of
+from imagegen.oci.registry.mirror import Mirror
+from imagegen.oci.registry.reference import variable
 from imagegen.spec.foundation import Base
 
 # The layers of an image, one over the other, as a file tree. They are hostile: nothing is ever written outside.

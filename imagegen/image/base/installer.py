@@ -21,13 +21,13 @@ from pathlib import Path
 
 from imagegen.core.errors import ImagegenError
 from imagegen.core.layer_tar import most_unpacked
-from imagegen.core.oci import LayerDescriptor
 from imagegen.core.sandbox import Limits, first_id, run_to_end, visible
 from imagegen.core.store import Store
 from imagegen.core.types import EPOCH
 from imagegen.image.base.apt import LONGEST_STATUS, STATUS
 from imagegen.image.base.image import ODD, inside, read_inside, unpack
 from imagegen.image.base.normalise import snapshot, write_difference
+from imagegen.oci.documents import LayerDescriptor
 
 _PACKAGES = "/tmp/packages"  # noqa: S108 - the sandbox's own /tmp
 _POLICY = "usr/sbin/policy-rc.d"  # answers whether a service may be started (invoke-rc.d(8)): never

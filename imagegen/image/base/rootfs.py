@@ -12,14 +12,14 @@ from pathlib import Path
 from imagegen.core import programs
 from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, FetchError
-from imagegen.core.oci import LayerDescriptor
 from imagegen.core.progress import Progress, timed
-from imagegen.core.registry import Repository
 from imagegen.core.store import Store
 from imagegen.image.base import image
 from imagegen.image.base.build import build, key, needed
 from imagegen.image.base.image import inside, unpack
 from imagegen.lock.foundation import LockedBase
+from imagegen.oci.documents import LayerDescriptor
+from imagegen.oci.registry import Repository
 
 
 @dataclass(frozen=True)

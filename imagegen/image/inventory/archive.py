@@ -24,22 +24,19 @@ from isal import igzip, isal_zlib
 from imagegen.core.data import parse_json
 from imagegen.core.errors import FetchError
 from imagegen.core.layer_tar import DAMAGED, Allowance, Bounded, members, most_unpacked
-from imagegen.core.oci import (
-    BLOBS,
-    INDEX_FILE,
-    LAYOUT_FILE,
+from imagegen.image.inventory.layers import LayerEntry, Stream, read_layer
+from imagegen.oci.documents import (
     ImageConfig,
     LayerDescriptor,
     Manifest,
     Platform,
-    blob_name,
     digest_of,
     read_config,
     read_document,
     read_entry,
     read_index,
 )
-from imagegen.image.inventory.layers import LayerEntry, Stream, read_layer
+from imagegen.oci.layout import BLOBS, INDEX_FILE, LAYOUT_FILE, blob_name
 
 _CHUNK = 1 << 20
 _AHEAD = 8 << 20  # bytes buffered ahead of the reader

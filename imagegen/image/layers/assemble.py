@@ -18,7 +18,6 @@ from typing import Any
 from imagegen.core.context import Context
 from imagegen.core.errors import ReproducibilityError
 from imagegen.core.net import MissingFiles
-from imagegen.core.oci import ZSTD_TYPE
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.zip_archive import ArchiveError, ZipArchive
@@ -53,6 +52,7 @@ from imagegen.image.layers.sources import (
 )
 from imagegen.lock import contents_hash
 from imagegen.lock.model import Lock, LockedWheel, Record, RecordedLayer
+from imagegen.oci.documents import ZSTD_TYPE
 
 _IMAGES = Cache("image", Record)
 _HEAP = {-8: 1, -3: 3 << 20, -1: 8 << 20}  # mallopt: M_ARENA_MAX; M_MMAP_THRESHOLD, M_TRIM_THRESHOLD in bytes

@@ -14,16 +14,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from imagegen.core.errors import TrustError
-from imagegen.core.oci import (
-    CONFIG_TYPE,
-    GZIP_TYPE,
-    MAX_LAYERS,
-    Descriptor,
-    canonical_json,
-    digest_of,
-    read_manifest,
-    write_manifest,
-)
 from imagegen.core.store import Store
 from imagegen.core.store.cache import StoredBlob
 from imagegen.core.types import PREFIX, Digest
@@ -33,6 +23,16 @@ from imagegen.image.layers.layer import Layer, PrintableName
 from imagegen.image.layers.plan import ENTRYPOINT, ENV, WORKDIR, base_environment, locked_variables
 from imagegen.lock import dumps_attached, inputs_hash
 from imagegen.lock.model import Lock, main_versions, title
+from imagegen.oci.documents import (
+    CONFIG_TYPE,
+    GZIP_TYPE,
+    MAX_LAYERS,
+    Descriptor,
+    canonical_json,
+    digest_of,
+    read_manifest,
+    write_manifest,
+)
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

@@ -37,7 +37,6 @@ from imagegen.audit.readers.installation import (
     skeleton,
 )
 from imagegen.core.errors import SandboxError, WheelError
-from imagegen.core.oci import ZSTD_TYPE, LayerDescriptor
 from imagegen.core.sandbox import Sandbox
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
@@ -62,6 +61,7 @@ from imagegen.image.layers.segments import SegmentedTar
 from imagegen.image.layers.tar import TarWriter
 from imagegen.lock.foundation import directory
 from imagegen.lock.model import Lock, LockedWheel
+from imagegen.oci.documents import ZSTD_TYPE, LayerDescriptor
 
 # Byte-code for the target interpreter, compiled by that interpreter in sandboxes; never by the host's.
 

@@ -13,13 +13,13 @@ from pathlib import PurePosixPath
 
 import zstandard
 
-from imagegen.core.oci import LayerDescriptor
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.store.layout import DamagedError
 from imagegen.core.types import Digest, Size
 from imagegen.image.layers.codec import LayerSink
 from imagegen.image.layers.tar import TarWriter
+from imagegen.oci.documents import LayerDescriptor
 
 _READ = 1 << 20
 

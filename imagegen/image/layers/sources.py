@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
-from imagegen.core import registry
 from imagegen.core.context import Context
 from imagegen.core.progress import timed
 from imagegen.core.store import Store
@@ -20,6 +19,7 @@ from imagegen.image.layers import scan
 from imagegen.image.layers.layer import Compiler, Layer, interpreter_layer, previously_built, stored, tar_layer
 from imagegen.image.layers.plan import INTERPRETER, PACKAGES, LayerPlan, digest_of_json, interpreter_layer_key, plan
 from imagegen.lock.model import Lock, LockedFile, LockedWheel
+from imagegen.oci import registry
 
 _INTERPRETER_BYTES = 300 << 20  # estimate for a standalone interpreter's archive, its files and its layer
 
