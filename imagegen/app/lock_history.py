@@ -21,7 +21,7 @@ from imagegen.compare.operands import of_lock
 from imagegen.compat import Facts, Verdict, facts_of_lock
 from imagegen.core import data
 from imagegen.core.errors import FetchError, LockError
-from imagegen.core.git import local
+from imagegen.core.git import log
 from imagegen.lock.file import loads
 from imagegen.lock.model import Lock
 from imagegen.spec.model import Cell
@@ -91,8 +91,8 @@ def history(session: Session, cell: Cell, locked: Lock) -> History:
         return History(missing="the lock is one that imagegen ships, and its history is in imagegen's repository")
     sections = _sections(session, cell)
     try:
-        commits = local.commits(path.parent, path.name, _ALL, session.env)
-        cut = local.shallow(path.parent, session.env)
+        commits = log.commits(path.parent, path.name, _ALL, session.env)
+        cut = log.shallow(path.parent, session.env)
         # The builds of this machine do not count, so that the page is the same on every machine.
         facts = ComparisonFacts(requires=comparison_facts(session).requires)
 
@@ -130,7 +130,7 @@ def read_versions(
     pages = page_names([day for _, day in commits])
     versions = []
     for (commit, day), page in zip(commits[: LONGEST + 1], pages, strict=False):
-        text = local.file_at(path.parent, commit, path.name, env)
+        text = log.file_at(path.parent, commit, path.name, env)
         try:
             read = loads(text, path) if text is not None else None
         except LockError:

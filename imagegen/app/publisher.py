@@ -9,7 +9,7 @@ from pathlib import Path
 
 from imagegen.app.session import Session
 from imagegen.core.errors import FetchError, LockError, UsageError
-from imagegen.core.git.local import ForeignRepositoryError
+from imagegen.core.git.worktree import ForeignRepositoryError
 from imagegen.core.net import Client
 from imagegen.core.store import Store
 from imagegen.core.text import counted

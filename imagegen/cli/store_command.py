@@ -13,7 +13,7 @@ from imagegen.cli.app import App, json_option, pass_app
 from imagegen.cli.groups import CommandGroup
 from imagegen.core.errors import FetchError, LockError, StoreError
 from imagegen.core.progress import human
-from imagegen.core.store import images
+from imagegen.core.store import images, upkeep
 from imagegen.image import inputs
 from imagegen.image.inventory.subjects import blobs
 from imagegen.spec.model import Cell
@@ -34,7 +34,7 @@ def command() -> None:
 def check(app: App, *, repair: bool, as_json: bool) -> None:
     """Read every blob and name the damaged ones; exit code 1 when there are any."""
     owners = _owners(app)  # before removal, because a removed manifest cannot be read
-    damaged = images.check(app.store, app.progress, repair=repair)
+    damaged = upkeep.check(app.store, app.progress, repair=repair)
     if as_json:
         app.json([{"digest": digest, "part_of": owners.get(digest, {})} for digest in damaged])
     for digest in damaged:
@@ -62,7 +62,7 @@ def gc(app: App, *, as_json: bool) -> None:
     Builds may run at the same time. Compiled wheels are kept; `imagegen wheels gc` removes them.
     """
     required = [digest for cell in app.matrix.cells() for digest in _locked(app, cell)]
-    freed = images.collect(app.store, [*required, *wheelhouse.contents(app.store)])
+    freed = upkeep.collect(app.store, [*required, *wheelhouse.contents(app.store)])
     if as_json:
         app.json({"freed": freed})
     else:
@@ -107,7 +107,7 @@ def _described(uses: Mapping[str, str]) -> str:
 @pass_app
 def size(app: App, *, as_json: bool) -> None:
     """Print the disk space of the store."""
-    sizes = images.sizes(app.store)
+    sizes = upkeep.sizes(app.store)
     fields = {**asdict(sizes), "total": sizes.total}
     if as_json:
         app.json(fields)

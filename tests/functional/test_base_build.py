@@ -18,7 +18,8 @@ from imagegen.core.context import Context
 from imagegen.core.errors import BaseError
 from imagegen.core.net import Client
 from imagegen.core.progress import Quiet
-from imagegen.core.store import Store, images
+from imagegen.core.store import Store
+from imagegen.core.store.upkeep import collect
 from imagegen.image import base
 from imagegen.image.base import fetch
 from imagegen.image.base.build import BASES, failed, sources_file, verify, write_repository
@@ -310,7 +311,7 @@ def test_a_tree_in_use_is_never_collected(tmp_path: Path, monkeypatch: pytest.Mo
     os.utime(tree, (0, 0))
     settings = Settings.from_environment({"HOME": str(tmp_path)})
     assert module.rootfs(ONE, Context(store, settings, Quiet()), program=PROGRAM) == tree
-    images.collect(store, ())
+    collect(store, ())
     assert interpreter.exists()
 
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from imagegen.core.config import Settings
 from imagegen.core.errors import PublishError, StoreError
 from imagegen.core.net import Client
-from imagegen.core.net.client import Reply, Sender
+from imagegen.core.net.sender import Reply, Sender
 from imagegen.core.store import Store
 from imagegen.oci.documents import Descriptor, digest_of
 from imagegen.oci.registry import BlobTotals, PushTarget, PushTotals, Repository, parse, upload

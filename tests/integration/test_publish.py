@@ -23,8 +23,9 @@ from imagegen.core.data import shipped
 from imagegen.core.errors import EngineError, PublishError
 from imagegen.core.net import Client
 from imagegen.core.progress import Quiet
-from imagegen.core.store import Store, images
+from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
+from imagegen.core.store.upkeep import check
 from imagegen.engine import Engine
 from imagegen.oci.documents import INDEX_TYPE, MANIFEST_TYPE, Descriptor, Platform, read_manifest, write_image_index
 from imagegen.oci.registry import PushTarget, Repository, parse
@@ -204,7 +205,7 @@ def test_builds_publishes_and_a_collector_at_once(
         tags = publishing.tags()
         assert set(MOVING) < set(tags)
         assert set(tags.values()) == {site.reference}
-    assert images.check(Store(machine.store), Quiet(), repair=False) == []
+    assert check(Store(machine.store), Quiet(), repair=False) == []
 
 
 def bumped(site: Site, root: Path) -> Site:

@@ -21,8 +21,8 @@ from imagegen.compare.difference import goes_back
 from imagegen.core import types
 from imagegen.core.errors import MatrixErrors, UsageError, WheelError
 from imagegen.core.net import package_index
-from imagegen.core.net.address import Page
-from imagegen.core.net.answer import size_of
+from imagegen.core.net.page import Page
+from imagegen.core.net.status import size_of
 from imagegen.index_metadata import releases as harvested
 from imagegen.index_metadata import wheel_metadata
 from imagegen.lock import distributions as debversion

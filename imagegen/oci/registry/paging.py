@@ -8,8 +8,8 @@ from http import HTTPStatus
 
 from imagegen.core.errors import FetchError
 from imagegen.core.net.address import parse as parse_address
-from imagegen.core.net.answer import redirected
-from imagegen.core.net.client import Reply, Sender
+from imagegen.core.net.sender import Reply, Sender
+from imagegen.core.net.status import redirected
 from imagegen.oci.documents import MAX_MANIFEST
 from imagegen.oci.registry.session import RegistrySession
 

@@ -21,8 +21,8 @@ from imagegen.core.data import parse_json
 from imagegen.core.errors import FetchError, PublishError
 from imagegen.core.net import Client, DeniedError, NotFoundError, UnreachableError
 from imagegen.core.net.address import parse as parse_address
-from imagegen.core.net.answer import TryAgainError, redirected
-from imagegen.core.net.client import Reply, Sender, small
+from imagegen.core.net.sender import Reply, Sender, small
+from imagegen.core.net.status import TryAgainError, redirected
 from imagegen.core.progress import Meter, Quiet, human
 from imagegen.core.store import Store
 from imagegen.core.text import counted, cut, redact

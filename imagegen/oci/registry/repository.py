@@ -14,7 +14,7 @@ from imagegen.core.config import Settings
 from imagegen.core.data import parse_json
 from imagegen.core.errors import FetchError
 from imagegen.core.net import ByteSink, Client, DeniedError, NotFoundError, Page, UnavailableError, UnreachableError
-from imagegen.core.net.client import Reply, Sender
+from imagegen.core.net.sender import Reply, Sender
 from imagegen.core.progress import Meter
 from imagegen.core.store import Store
 from imagegen.oci.documents import (

@@ -18,9 +18,9 @@ from urllib.parse import urlencode
 from imagegen.core.errors import FetchError, PublishError, StoreError
 from imagegen.core.net import DeniedError
 from imagegen.core.net.address import parse as parse_address
-from imagegen.core.net.answer import TryAgainError, redirected, size_of
-from imagegen.core.net.client import Reply, Sender
 from imagegen.core.net.request import CHUNK, Body
+from imagegen.core.net.sender import Reply, Sender
+from imagegen.core.net.status import TryAgainError, redirected, size_of
 from imagegen.core.progress import Meter
 from imagegen.core.store import Store
 from imagegen.oci.documents import Descriptor
