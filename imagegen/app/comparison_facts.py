@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from imagegen.app.session import Session
 from imagegen.compare.difference import ComparisonFacts
+from imagegen.compat import metadata
 from imagegen.lock.model import LockedBuild
-from imagegen.spec import metadata
 from imagegen.wheels import wheelhouse
 from imagegen.wheels.builds import environment
 from imagegen.wheels.throttle import BuildJob

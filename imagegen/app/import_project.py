@@ -20,6 +20,9 @@ from pydantic import TypeAdapter, ValidationError
 from imagegen.app.entries import entry_path, trial, write_entry
 from imagegen.app.session import Session
 from imagegen.compat import CellAnswer
+
+# The files that `imagegen init` looks for; lock files come before declarations.
+from imagegen.compat.rule import NO_CUDA, cuda_version
 from imagegen.core import types as t
 from imagegen.core.data import MAX_SOURCE_FILE, project_of
 from imagegen.core.errors import Location, MatrixErrors, OptionConflictError, ProjectFileError, UsageError
@@ -39,9 +42,8 @@ from imagegen.projects.model import (
     read_text,
 )
 from imagegen.projects.names import BaseConfig, KnownImage
-from imagegen.spec.model import NO_CUDA, Cell, StackFile, cuda_version
+from imagegen.spec.model import Cell, StackFile
 
-# The files that `imagegen init` looks for; lock files come before declarations.
 FILES = (
     "uv.lock",
     "pylock.toml",

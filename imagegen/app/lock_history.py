@@ -18,10 +18,11 @@ from imagegen.app.session import Session
 from imagegen.compare import wording
 from imagegen.compare.difference import ComparisonFacts, Difference, difference
 from imagegen.compare.operands import of_lock
-from imagegen.compat import Facts, Verdict, facts_of_lock
+from imagegen.compat import Facts, Verdict
 from imagegen.core import data
 from imagegen.core.errors import FetchError, LockError
 from imagegen.core.git import log
+from imagegen.lock.facts import facts_of_lock
 from imagegen.lock.file import loads
 from imagegen.lock.model import Lock
 from imagegen.spec.model import Cell
@@ -176,10 +177,10 @@ def judge(session: Session, cell: Cell, versions: Sequence[LockVersion]) -> list
         if version.lock is None:
             verdicts.append(None)
             continue
-        facts = facts_of_lock(version.lock, cell.base.glibc)
+        facts = facts_of_lock(version.lock, cell)
         if before is None or before[0] != facts:  # many commits record another image of the same versions
             verdict = _kept_verdict(session, cell, version.lock) if number == 0 else None
-            before = facts, LockVerdict.of(verdict or session.judge(facts, cell))
+            before = facts, LockVerdict.of(verdict or session.judge(facts))
         verdicts.append(before[1])
     return verdicts
 

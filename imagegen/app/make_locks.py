@@ -11,12 +11,12 @@ from imagegen.app.assemble import ensure_wheels
 from imagegen.app.audit import audit_before_image
 from imagegen.app.check_locks import LockedImage, require_unchanged_sources
 from imagegen.app.session import Session
-from imagegen.compat import facts_of_lock
 from imagegen.core.errors import AuditError, IncompatibleError, LockError
 from imagegen.core.git import PackedTree
 from imagegen.core.text import counted, did_you_mean
 from imagegen.image import base, layers
 from imagegen.lock.environments import combine, locked_environments, shared_wheels
+from imagegen.lock.facts import facts_of_lock
 from imagegen.lock.make.candidates import LocalWheelSelector
 from imagegen.lock.make.options import LockOptions
 from imagegen.lock.make.stages import LockRequest, lock_cell
@@ -137,7 +137,7 @@ def resolve_cell(session: Session, cell: Cell, previous: Lock | None, options: L
         locked = lock_cell(lock_request(session, cell, options), previous)
     except LockError as error:
         raise _unknown_project(session, cell, error) or error from error
-    session.require_compatible(cell, facts_of_lock(locked, cell.base.glibc))
+    session.require_compatible(cell, facts_of_lock(locked, cell))
     return locked
 
 

@@ -13,11 +13,12 @@ from urllib.parse import urlsplit
 from imagegen.core.config import Settings, mirror_name
 from imagegen.core.net import package_index
 from imagegen.core.store import Store
+from imagegen.core.wheel_target import WheelTarget
+from imagegen.lock.find_links import find_local_wheel
 from imagegen.lock.foundation import MIRROR, InterpreterArchive, LockedInterpreter, resolve_interpreter
 from imagegen.lock.model import LOCAL, URL, Lock, LockedBuild, LockedSdist, LockedWheel
 from imagegen.spec.model import Cell, Requirement
 from imagegen.spec.recipe import Commit
-from imagegen.spec.wheel_target import WheelTarget, find_local_wheel
 
 if TYPE_CHECKING:
     from imagegen.wheels.catalogue import Catalogue
@@ -65,7 +66,7 @@ class _Here:
         if cell.base.image:
             yield from self._image(cell.base.image)
         yield from self._interpreter(resolve_interpreter(cell.interpreter, cell.platform, ()))
-        target = WheelTarget.of(cell.platform, cell.base, cell.python)
+        target = WheelTarget.of(cell.platform, cell.base.glibc, cell.python)
         for requirement in cell.requirements:
             yield from self._requirement(requirement, cell, target, wheels)
 

@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 from imagegen import __version__, lock
 from imagegen import compat as compatibility
 from imagegen import spec as matrix
+from imagegen.compat import metadata
+from imagegen.compat import package_names as api
+from imagegen.compat.package_names import PackageNames
+from imagegen.compat.rule import Rule
 from imagegen.core import compiled, data, net
 from imagegen.core.compiled import ResultCache
 from imagegen.core.config import Settings
@@ -30,17 +34,15 @@ from imagegen.core.errors import (
 from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.core.text import counted
-from imagegen.spec import api, metadata
-from imagegen.spec.api import PackageNames
 from imagegen.spec.cells import Matrix
-from imagegen.spec.model import Cell, Rule
+from imagegen.spec.model import Cell
 
 if TYPE_CHECKING:
     from imagegen.compat import CellAnswer, Conflict, Facts, Knowledge, MetadataCache, Verdict
+    from imagegen.compat.models import Models
     from imagegen.compat.scans import PackageDemands
     from imagegen.compat.statements import StatementTable
     from imagegen.lock.model import Lock
-    from imagegen.spec.model_types import Models
     from imagegen.wheels.catalogue import Catalogue
 
 _SHIPPED = ("matrices", "wheels")
@@ -134,7 +136,7 @@ class Session:
             if len(self.matrix_directories) > len(_SHIPPED) and is_source_tree(self.project):
                 raise _other_version(self.project, error) from error
             raise
-        compatibility.check_rules(loaded)
+        compatibility.check_rules(loaded.rules, loaded.places)
         return loaded
 
     @cached_property
@@ -185,7 +187,7 @@ class Session:
     @cached_property
     def metadata(self) -> MetadataCache:
         """The statements of the harvested package metadata, and the demands of scanned wheels."""
-        from imagegen.spec import scans  # late: what earlier runs have answered needs none
+        from imagegen.compat import wheel_scans as scans  # late: what earlier runs have answered needs none
 
         directories = self.matrix_directories
         scanned = frozenset(scans.names(directories))
@@ -206,7 +208,11 @@ class Session:
         """Return the answers of rules and metadata for cells of the matrix, by cell id."""
         resolved = [cell for cell in cells if not cell.stack and not cell.environments]
         names = ",".join(cell.id for cell in resolved)
-        found = self._compiled("answers", names, lambda: compatibility.cell_answers(resolved, self.knowledge))
+        found = self._compiled(
+            "answers",
+            names,
+            lambda: matrix.cell_answers(resolved, self.knowledge),
+        )
         for cell in cells:
             if cell.stack:
                 found = found | {cell.id: self._stack_answer(cell)}
@@ -224,7 +230,7 @@ class Session:
             facts = self.facts_of(cell)
         except (LockError, ProjectFileError) as error:
             return compatibility.CellAnswer("unknown", error.summary)
-        verdict = self.judge(facts, cell)
+        verdict = self.judge(facts)
         refused = verdict.answer == "incompatible"
         worst = [
             conflict for conflict in verdict.conflicts if conflict.severity == ("error" if refused else "suspicion")
@@ -238,7 +244,7 @@ class Session:
         Raises LockError, ProjectFileError.
         """
         if not cell.stack:
-            return compatibility.facts_of_cell(cell)
+            return matrix.facts_of_cell(cell)
         from imagegen.projects.stack import facts_of_stack  # late: few cells have such a file
 
         return facts_of_stack(cell, self.project)
@@ -246,7 +252,7 @@ class Session:
     @cached_property
     def model_types(self) -> Models:
         """The model types of checkpoints, with the releases that support them. Raises MatrixError."""
-        from imagegen.spec import model_types  # late: questions alone need it
+        from imagegen.compat import models as model_types  # late: questions alone need it
 
         return self._compiled("model-types", "", lambda: model_types.load(self.matrix_directories))
 
@@ -361,11 +367,11 @@ class Session:
             return LockCheck(contradictions=contradictions)
         if edited := self._edited(locked, cell):
             return LockCheck(edited=edited)
-        return LockCheck(verdict=self.judge(compatibility.facts_of_lock(locked, cell.base.glibc), cell))
+        return LockCheck(verdict=self.judge(lock.facts_of_lock(locked, cell)))
 
-    def judge(self, facts: Facts, cell: Cell) -> Verdict:
+    def judge(self, facts: Facts) -> Verdict:
         """Return the verdict of the rules on facts of a lock of the cell, of today or of an earlier one."""
-        return compatibility.judge(self.knowledge, cell, facts)
+        return compatibility.judge(self.knowledge, facts)
 
     def _check_environments(self, image_lock: Lock, cell: Cell) -> LockCheck:
         """Check the lock of an image with several environments, and the locks of their cells."""
@@ -448,7 +454,7 @@ class Session:
         from imagegen.lock.freshness import gpus_of
 
         wrong: list[str] = []
-        if locked.gpu != gpus_of(cell, self.matrix.rules, compatibility.facts_of_lock(locked, cell.base.glibc)):
+        if locked.gpu != gpus_of(cell, self.matrix.rules, lock.facts_of_lock(locked, cell)):
             wrong.append("gpu.driver")
         if any(wheel.file.url for wheel in locked.wheels):
             from imagegen.lock.make import candidates
@@ -465,7 +471,7 @@ class Session:
         fresh = replace(
             moved, builds=tuple(keyed(build, moved) for build in moved.builds)
         )  # its compilers may be others
-        self.require_compatible(cell, compatibility.facts_of_lock(fresh, cell.base.glibc))
+        self.require_compatible(cell, lock.facts_of_lock(fresh, cell))
         path = self.settings.store.parent / "scratch" / f"{cell.id}.toml"
         lock.write(fresh, path)
         self.progress.say(f"NOTE: {error}")
@@ -477,13 +483,13 @@ class Session:
 
     def require_compatible(self, cell: Cell, facts: Facts) -> None:
         """Raise IncompatibleError when a rule rejects the cell; keep warnings for `print_warnings`."""
-        self._require_compatible(cell, self.judge(facts, cell))
+        self._require_compatible(cell, self.judge(facts))
 
     def _require_compatible(self, cell: Cell, verdict: Verdict) -> None:
         self._warnings[cell.id] = verdict.conflicts
         if verdict.answer == "incompatible":
             text = "\n".join(map(str, self._warnings.pop(cell.id)))
-            near = compatibility.nearest_cell(self.rules, cell, self.matrix.cells())
+            near = matrix.nearest_cell(self.rules, cell, self.matrix.cells())
             fix = f"the nearest cell that no rule refuses is {near.id}" if near else None
             raise IncompatibleError(f"{cell.id} cannot work", code="incompatible", why=text, fix=fix)
 

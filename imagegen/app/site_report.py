@@ -10,9 +10,10 @@ from imagegen.app.lock_history import History
 from imagegen.app.packages import LockedPackage
 from imagegen.app.states import CellState
 from imagegen.app.unlocked import UnlockedCell
+from imagegen.compat.rule import Rule
 from imagegen.image.layers import Size
 from imagegen.lock.model import Lock
-from imagegen.spec.model import Cell, Rule
+from imagegen.spec.model import Cell
 
 Smoke = Mapping[str, Any]  # as smoke.SmokeReport.as_dict has it
 Audit = Mapping[str, Any]  # as audit.report.AuditReport.as_dict has it

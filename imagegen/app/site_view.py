@@ -15,10 +15,11 @@ from imagegen.app.lock_history import LockChange
 from imagegen.app.packages import LockedPackage, Pin, pins_of
 from imagegen.app.site_report import Audit, CellReport, SiteReport, Smoke
 from imagegen.app.states import MEANINGS, CellState, StateName
+from imagegen.compat.rule import Rule
 from imagegen.core.text import counted
 from imagegen.image.layers import shared
 from imagegen.lock.model import Lock, main_versions
-from imagegen.spec.model import Cell, Rule
+from imagegen.spec.model import Cell
 
 _ON_CARDS = 4  # main components
 _SPECIFICATIONS = {"compose": "Docker Compose", "kubernetes": "Kubernetes", "slurm": "Slurm"}  # of a card, by target

@@ -12,18 +12,16 @@ from imagegen.app.session import Session
 from imagegen.compat import (
     CellAnswer,
     Explanation,
-    PlatformChoices,
     Question,
-    Vocabulary,
     complete,
     complete_names,
     explain,
     missing_metadata,
-    parse_question,
     suggest,
 )
 from imagegen.core.context import Context
 from imagegen.spec.cells import Matrix
+from imagegen.spec.questions import parse_question, platform_choices, vocabulary_of
 
 if TYPE_CHECKING:
     from imagegen.app.states import CellState
@@ -93,15 +91,15 @@ def _question(session: Session, words: Sequence[str], sets: Sequence[str]) -> Qu
     matrix = _with_locked_versions(session, words)
     parse = partial(parse_question, words, sets, matrix)
     metadata, harvested = session.metadata, sorted(session.harvested)
-    question = complete_names(parse(Vocabulary.of(matrix, harvested)), metadata)
+    question = complete_names(parse(vocabulary_of(matrix, harvested)), metadata)
     if missing := missing_metadata(question, metadata):
         from imagegen.index_metadata import on_demand  # late, for the network
 
         context = Context(session.store, session.settings, session.progress)
-        packages = on_demand.look_up(missing, context, today(), question.extras)
+        packages = on_demand.look_up(missing, context, today(), question.facts.extras)
         for package in packages.values():
             metadata.add(package)
-        question = complete_names(parse(Vocabulary.of(matrix, [*harvested, *packages])), metadata)
+        question = complete_names(parse(vocabulary_of(matrix, [*harvested, *packages])), metadata)
     return complete(question, session.knowledge)
 
 
@@ -146,7 +144,7 @@ def _state(session: Session, question: Question, explanation: Explanation) -> Ce
 def _nearest(session: Session, question: Question) -> Sequence[WorkingCombination]:
     """Return the nearest combinations that work. Each is judged as a question, so that none has an unknown answer."""
     nearest = []
-    for suggestion in suggest(question, session.knowledge, PlatformChoices.of(session.matrix)):
+    for suggestion in suggest(question, session.knowledge, platform_choices(session.matrix)):
         from imagegen.wheels.compiling import needed_builds  # late, for the readers of wheels
 
         changed = complete(question.changed(suggestion.changes), session.knowledge)

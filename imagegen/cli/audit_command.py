@@ -17,10 +17,10 @@ from imagegen.cli.app import App, json_option, pass_app
 from imagegen.cli.audit_subjects import AuditArguments, subjects
 from imagegen.cli.audit_text import table, wrapped
 from imagegen.cli.output import check_writable
-from imagegen.compat import Vocabulary
+from imagegen.compat import models as model_types
 from imagegen.core.errors import OptionConflictError
 from imagegen.core.types import Gpu
-from imagegen.spec import model_types
+from imagegen.spec.questions import vocabulary_of
 
 
 @click.command("audit")
@@ -106,7 +106,7 @@ def _print(app: App, report: AuditReport, *, everything: bool, each_package: boo
 
 def _gpus(app: App, names: tuple[str, ...]) -> tuple[Gpu, ...]:
     """Return the GPUs with these names. Raises UsageError for an unknown GPU."""
-    vocabulary = Vocabulary.of(app.matrix) if names else None
+    vocabulary = vocabulary_of(app.matrix) if names else None
     gpus_by_name = {gpu.name: gpu for name in names if vocabulary for gpu in vocabulary.gpu(name)}
     return tuple(sorted(gpus_by_name.values(), key=lambda gpu: tuple(map(int, gpu.capability.split(".")))))
 

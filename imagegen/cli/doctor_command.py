@@ -8,6 +8,7 @@ import click
 
 from imagegen.checks.preflight.model import Image
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
+from imagegen.compat import models as model_types
 from imagegen.core.errors import EngineError, OptionConflictError
 from imagegen.engine import Engine
 from imagegen.lock import local_tags
@@ -15,7 +16,6 @@ from imagegen.lock.model import Lock
 from imagegen.oci.documents import MACHINES
 from imagegen.run import doctor
 from imagegen.run.doctor_log import LONGEST_LOG
-from imagegen.spec import model_types
 from imagegen.spec.model import Cell
 
 

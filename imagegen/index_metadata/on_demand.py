@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from packaging.specifiers import SpecifierSet
 
+from imagegen.compat import metadata_file
+from imagegen.compat.metadata import PackageReleases
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError, ImagegenError, MatrixError
@@ -20,8 +22,6 @@ from imagegen.core.net.package_index import DEFAULT, IndexLink
 from imagegen.core.store.cache import Cache
 from imagegen.index_metadata import releases, wheel_metadata
 from imagegen.oci.documents import digest_of
-from imagegen.spec import metadata_file
-from imagegen.spec.metadata import PackageReleases
 
 OFFLINE = "UV_OFFLINE"  # uv's variable: no index is asked
 _SECONDS = 3.0  # for all packages of a question

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from imagegen.compat.rule import Rule
 from imagegen.core import data
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
@@ -24,7 +25,7 @@ from imagegen.lock.model import LockedBase, LockedDeb, LockedGit
 from imagegen.lock.recipes import Compiled, against, choose_release, environment, require_tools
 from imagegen.oci.documents import ImageConfig, RemoteImage
 from imagegen.spec.foundation import InterpreterFile
-from imagegen.spec.model import Component, EnvVar, Requirement, Rule
+from imagegen.spec.model import Component, EnvVar, Requirement
 from imagegen.spec.recipe import Architectures, Commit, LocalSource, Patch, Recipe, SdistFile
 from imagegen.wheels.catalogue import Catalogue, CatalogueRelease, KnownFile
 from imagegen.wheels.offers import Candidate, Offer, WheelSource

@@ -19,13 +19,13 @@ from imagegen.core.errors import ImagegenError, LockError, ReproducibilityError,
 from imagegen.core.git import PackedTree
 from imagegen.core.net import Client
 from imagegen.core.store import Store
+from imagegen.core.wheel_target import WheelTarget
 from imagegen.index_metadata import wheel_metadata
 from imagegen.lock import sdist
 from imagegen.lock.model import LOCAL, URL, Lock, LockedFile, LockedSdist, LockedWheel, archive_name
 from imagegen.lock.recipes import pyproject
 from imagegen.lock.sources import Finder, RequiredFile
 from imagegen.spec.model import Cell, OwnSource, Requirement, WheelAddress
-from imagegen.spec.wheel_target import WheelTarget
 
 _DEFAULT_BACKEND = ("setuptools>=40.8.0",)  # PEP 518: of a project that names no build requirements
 _NO_NETWORK = (

@@ -15,6 +15,7 @@ from imagegen.core.errors import ImagegenError
 from imagegen.core.git import PackedTree
 from imagegen.core.net import Client, package_index
 from imagegen.core.progress import timed
+from imagegen.core.wheel_target import WheelTarget
 from imagegen.image.inputs import sdist_builder
 from imagegen.lock import sdist
 from imagegen.lock.file import LockErrors
@@ -46,7 +47,6 @@ from imagegen.lock.sources import Finder, RequiredFile, in_parallel
 from imagegen.lock.uv_lock import ProjectContents
 from imagegen.lock.uv_resolve import UPLOADS, Pinned, Remote, ResolveRequest, resolve
 from imagegen.spec.model import Cell, GitSource, Requirement, Sdist
-from imagegen.spec.wheel_target import WheelTarget
 
 UV_VERSION = importlib.metadata.version("uv")
 
