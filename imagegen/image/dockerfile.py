@@ -17,6 +17,7 @@ from jinja2 import StrictUndefined
 from jinja2.loaders import FileSystemLoader
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from imagegen.artifacts.graph import plan_package
 from imagegen.checks import WORKER
 from imagegen.checks.worker.source import PATCHED
 from imagegen.core import data
@@ -42,7 +43,7 @@ from imagegen.image.layers.plan import (
 )
 from imagegen.lock import inputs_hash
 from imagegen.lock.builds import fetch_sources, patched_sources
-from imagegen.lock.model import Lock, LockedBuild, LockedCopy, LockedWheel, reason
+from imagegen.lock.model import Lock, LockedBuild, LockedCopy, LockedFile, LockedWheel, reason
 from imagegen.spec.model import EnvVar
 from imagegen.spec.recipe import Recipe
 
@@ -285,7 +286,7 @@ def write_builds(
     for build in builds:
         recipe, folder = recipes[build.name], directory / build.name
         folder.mkdir()
-        for file in (build.source, *(wheel.file for wheel in build.build_requires)):
+        for file in plan_package(build).of_kind(LockedFile):
             _place(store, file.digest, folder / file.filename)
         if build.patches:
             _write_patched(build, folder / PATCHED, store, settings)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from imagegen.artifacts.graph import locked_files, plan
 from imagegen.core import git
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
@@ -22,7 +23,15 @@ from imagegen.core.text import counted
 from imagegen.image import base
 from imagegen.image.interpreter import unpack
 from imagegen.lock import foundation, patched, sdist
-from imagegen.lock.foundation import BUILD_PLATFORM, LockedInterpreter, directory, interpreter_key, own_python
+from imagegen.lock.foundation import (
+    BUILD_PLATFORM,
+    InterpreterArchive,
+    LockedDeb,
+    LockedInterpreter,
+    directory,
+    interpreter_key,
+    own_python,
+)
 from imagegen.lock.model import (
     LOCAL,
     CopiedFile,
@@ -31,6 +40,7 @@ from imagegen.lock.model import (
     LockedBase,
     LockedFile,
     LockedGit,
+    LockedPatch,
     LockedSdist,
     LockedWheel,
     WheelPatch,
@@ -41,31 +51,22 @@ from imagegen.oci.documents import PLATFORMS, LayerDescriptor, digest_of
 
 
 def contents(lock: Lock) -> dict[str, str]:
-    """Digest -> what it is: files of the indexes, of builds, Debian packages, recorded layers packed and unpacked."""
-    wheels = [lock.uv, *lock.wheels]
-    sdists = [wheel.sdist for wheel in wheels if wheel.sdist]
-    wheels += [needed for sdist in sdists for needed in sdist.build_requires]
-    wheels += [needed for build in lock.builds for needed in build.build_requires]
-    files = [*(wheel.file for wheel in wheels), *(wheel.fetched for wheel in wheels), *(sdist.file for sdist in sdists)]
-    files += [build.source for build in lock.builds]
-    descriptions = {file.digest: file.filename for file in files}
-    descriptions |= {f"sha256:{patch.sha256}": patch.filename for build in lock.builds for patch in build.patches}
+    """Return digest -> description of everything that a store keeps for the lock, packed and unpacked."""
+    image = plan(lock)
+    descriptions = {digest: file.filename for digest, file in locked_files([image]).items()}
+    descriptions |= {patch.digest: patch.filename for patch in image.of_kind(LockedPatch)}
     descriptions |= {file.digest: file.path for file in project_files(lock)}
-    descriptions |= {
-        deb.digest: f"Debian package {deb.name} {deb.version}"
-        for owner in (lock.base, lock.added, lock.bytecode_base)
-        for deb in (owner.debs if owner else ())
-    }
-    if lock.interpreter.file:
-        descriptions[lock.interpreter.file.digest] = lock.interpreter.file.filename
-    if lock.interpreter.file or lock.added:
-        descriptions[tree_key(lock.foundation)] = f"what lies under the stack of {lock.cell}, unpacked"
-    if lock.added:
-        descriptions[bottom_key(lock.foundation)] = f"base {lock.base.name} with packages, unpacked"
+    descriptions |= {deb.digest: f"Debian package {deb.name} {deb.version}" for deb in image.of_kind(LockedDeb)}
+    descriptions |= {archive.digest: archive.filename for archive in image.of_kind(InterpreterArchive)}
+    below = lock.foundation
+    if below.interpreter.file or below.added:
+        descriptions[tree_key(below)] = f"what lies under the stack of {lock.cell}, unpacked"
+    if below.added:
+        descriptions[bottom_key(below)] = f"base {lock.base.name} with packages, unpacked"
     if lock.base.content:
         descriptions[base.key(lock.base)] = f"base {lock.base.name}, unpacked"
-        image_layers = enumerate(lock.base.content.layers, 1)
-        descriptions |= {layer.digest: f"layer {number} of {lock.base.image}" for number, layer in image_layers}
+    for number, base_layer in enumerate(image.of_kind(LayerDescriptor), 1):
+        descriptions[base_layer.digest] = f"layer {number} of {lock.base.image}"
     for layer in lock.record.layers if lock.record else ():
         descriptions |= {layer.digest: f"layer {layer.name}", layer.diff_id: f"layer {layer.name}, unpacked"}
     return descriptions
@@ -73,8 +74,8 @@ def contents(lock: Lock) -> dict[str, str]:
 
 def project_files(lock: Lock) -> list[CopiedFile | WheelPatch]:
     """Return the files of the project whose contents the lock pins: copied ones, and patches of wheels."""
-    patches = [patch for wheel in lock.distinct_wheels for patch in wheel.patches]
-    return [*(file for copy in lock.copies for file in copy.files), *patches]
+    image = plan(lock)
+    return [*image.of_kind(CopiedFile), *image.of_kind(WheelPatch)]
 
 
 # Bringing all that a lock names into the store: wheels fetched by hash, and those made from their sdists.
@@ -90,7 +91,7 @@ def fetch_parts(locked: Lock, context: Context) -> None:
     """Bring what the lock's sdists and commits become wheels of, without making any. Raises as `fetch_each`."""
     workshop = sdist_builder(locked.foundation, context)
     wheels = [wheel for wheel in locked.wheels if wheel.sdist]
-    total = sum(required.file.estimate for wheel in wheels for required in _parts(wheel))
+    total = sum(required.file.estimate for wheel in wheels for required in RequiredFile.of(wheel))
     with (
         Client(context.settings) as client,
         context.progress.meter(f"fetching {counted(len(wheels), 'source')}", total) as meter,
@@ -134,7 +135,7 @@ def fetch_each(lock: Lock, context: Context, rootfs: Callable[[], Path] | None =
     workshop = sdist_builder(lock.foundation, context)
     if rootfs:
         workshop = replace(workshop, rootfs=rootfs)
-    files = [required.file for wheel in absent for required in _parts(wheel)]
+    files = [required.file for wheel in absent for required in RequiredFile.of(wheel)]
     verb = "building" if all(context.store.has(file.digest, file.size) for file in files) else "fetching"
     total = sum(file.estimate for file in files)
     with (
@@ -147,24 +148,17 @@ def fetch_each(lock: Lock, context: Context, rootfs: Callable[[], Path] | None =
         )
 
 
-def _parts(wheel: LockedWheel) -> list[RequiredFile]:
-    """The files that an index has to give for this wheel."""
-    if wheel.sdist is None:
-        return [RequiredFile(wheel.name, wheel.fetched)]
-    sdist_file = [] if wheel.sdist.git else [RequiredFile(wheel.name, wheel.sdist.file)]
-    return [*sdist_file, *(RequiredFile(require.name, require.file) for require in wheel.sdist.build_requires)]
-
-
 def complete(error: MissingFiles, lock: Lock, store: Store) -> MissingFiles:
     """Extend `error` by all other files that the store lacks: wheels, sdists, build requirements, Debian packages,
     commits.
 
     A build ends at its first missing file; with this, a machine without network reports the whole list at once.
     """
-    required_files = (part for wheel in lock.wheels if not store.has(wheel.file.digest) for part in _parts(wheel))
-    lacking = [missing(part) for part in required_files if not store.has(part.file.digest)]
-    sources = [wheel.sdist for wheel in lock.wheels if wheel.sdist and not store.has(wheel.file.digest)]
-    lacking += [_missing_commit(source) for source in sources if source.git and not store.has(source.file.digest)]
+    wheels = [wheel for wheel in lock.wheels if not store.has(wheel.file.digest)]
+    required_files = (file for wheel in wheels for file in RequiredFile.of(wheel))
+    lacking = [missing(file) for file in required_files if not store.has(file.file.digest)]
+    sources = [wheel.sdist for wheel in wheels if wheel.sdist and wheel.sdist.git]
+    lacking += [_missing_commit(source) for source in sources if not store.has(source.file.digest)]
     archive = foundation.missing(lock.interpreter, store)
     lacking += [*([archive] if archive else []), *base.missing(lock.base, store)]
     if lock.added:
@@ -182,7 +176,7 @@ def _bring(wheel: LockedWheel, finder: Finder, workshop: sdist.SdistBuilder, set
             _pack(wheel, wheel.sdist, wheel.sdist.git, workshop, settings)
         except FetchError as error:
             lacking = MissingFiles([_missing_commit(wheel.sdist, error)], workshop.store.root)
-    for required in _parts(wheel):
+    for required in RequiredFile.of(wheel):
         try:
             finder.fetch(required)
         except MissingFiles as error:

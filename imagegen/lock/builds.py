@@ -204,13 +204,8 @@ def fetch_sources(builds: Iterable[LockedBuild], recipes: Mapping[str, Recipe], 
     builds = tuple(builds)
     for build in builds:
         _keep_patches(build, recipes[build.name].of(build.version), context.store)
-    required = [RequiredFile(require.name, require.file) for build in builds for require in build.build_requires]
-    required += [
-        RequiredFile(build.name, build.source, recipe=True)
-        for build in builds
-        if build.source.index not in (GIT, LOCAL)
-    ]
-    required = [item for item in required if not context.store.intact(item.file.digest, item.file.size)]
+    files = (file for build in builds for file in RequiredFile.of(build) if file.file.index != LOCAL)
+    required = [item for item in files if not context.store.intact(item.file.digest, item.file.size)]
     total = sum(item.file.estimate for item in required)
     label = f"fetching the sources of {counted(len(builds), 'source build')}"
     lacking: MissingFiles | None = None
@@ -278,7 +273,7 @@ def _require_bounded(archive: Path) -> None:
 
 def _apply(patch: LockedPatch, sources: Path, store: Store, settings: Settings) -> Iterator[Path]:
     """Apply a unified diff below `sources`; yield the paths of the files that it changes or adds. Raises Refused."""
-    content = str(store.path(f"sha256:{patch.sha256}"))
+    content = str(store.path(patch.digest))
     env = command.environment(settings.env, os.devnull)
     try:
         stats = command.run(sources, env, ["apply", "--numstat", "-z", content])
@@ -349,7 +344,7 @@ def _keep_patches(build: LockedBuild, recipe: Recipe, store: Store) -> None:
     for patch in recipe.patches:
         if not store.has(f"sha256:{patch.sha256}"):
             store.write(data.read(patch.path) if patch.content is None else patch.content)
-    if lacking := [patch.filename for patch in build.patches if not store.has(f"sha256:{patch.sha256}")]:
+    if lacking := [patch.filename for patch in build.patches if not store.has(patch.digest)]:
         raise LockError(
             f"{', '.join(lacking)} of {build.name} is none of its recipe's patches",
             code="lock-patch-unknown",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from imagegen.artifacts.graph import plan_package
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError
@@ -21,7 +22,7 @@ from imagegen.core.progress import Meter
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.text import redact
-from imagegen.lock.model import BUILT, LINKS, LOCAL, URL, LockedFile
+from imagegen.lock.model import BUILT, GIT, LINKS, LOCAL, URL, LockedBuild, LockedFile, LockedWheel
 from imagegen.oci.documents import digest_of
 from imagegen.oci.registry.mirror import Mirror
 
@@ -40,6 +41,15 @@ class RequiredFile:
     name: str
     file: LockedFile
     recipe: bool = False  # its hash is a recipe's, which locking again does not change
+
+    @classmethod
+    def of(cls, package: LockedWheel | LockedBuild) -> list[RequiredFile]:
+        """Return the files that an index or the project must have, so that the package can be installed or made."""
+        return [
+            cls(artifact.package.name, artifact.about, isinstance(artifact.package, LockedBuild))
+            for artifact in plan_package(package).walk()
+            if artifact.package and isinstance(artifact.about, LockedFile) and artifact.about.index != GIT
+        ]
 
 
 class Finder:

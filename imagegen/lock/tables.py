@@ -267,9 +267,14 @@ class LockedWheel(LockTable):
         return self.original or self.file
 
     @property
+    def git(self) -> LockedGit | None:
+        """The commit that it is made of."""
+        return self.sdist.git if self.sdist else None
+
+    @property
     def release(self) -> str:
         """The version; for a commit with a label of its hash, since other commits may share the version."""
-        return _release(self.version, self.sdist.git if self.sdist else None)
+        return _release(self.version, self.git)
 
     def finish(self, table: dict[str, Any]) -> dict[str, Any]:
         if self.sdist is None:
@@ -325,6 +330,10 @@ class LockedPatch(LockTable):
 
     filename: t.PathBelow
     sha256: t.Sha256
+
+    @property
+    def digest(self) -> str:
+        return f"sha256:{self.sha256}"
 
 
 @dataclass(frozen=True, kw_only=True)

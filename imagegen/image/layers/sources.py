@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
+from imagegen.artifacts.graph import locked_files, plan_package
 from imagegen.core.context import Context
 from imagegen.core.progress import timed
 from imagegen.core.store import Store
@@ -18,7 +19,7 @@ from imagegen.image.inputs import bottom_key, bytecode_base, packages_layer, tre
 from imagegen.image.layers import scan
 from imagegen.image.layers.layer import Compiler, Layer, interpreter_layer, previously_built, stored, tar_layer
 from imagegen.image.layers.plan import INTERPRETER, PACKAGES, LayerPlan, digest_of_json, interpreter_layer_key, plan
-from imagegen.lock.model import Lock, LockedFile, LockedWheel
+from imagegen.lock.model import Lock
 from imagegen.oci import registry
 
 _INTERPRETER_BYTES = 300 << 20  # estimate for a standalone interpreter's archive, its files and its layer
@@ -167,16 +168,9 @@ def required_bytes(
     total += _INTERPRETER_BYTES if lock.interpreter.file else 0
     for part in missing:
         total += sizes.get(part.key, sum(wheel.file.estimate for wheel in part.wheels))
-        files = [file for wheel in part.wheels for file in _files(wheel)]
+        files = locked_files(map(plan_package, part.wheels)).values()
         total += sum(file.estimate for file in files if not store.has(file.digest, file.size))
     return total
-
-
-def _files(wheel: LockedWheel) -> list[LockedFile]:
-    """Return the files that the store needs for this wheel."""
-    if wheel.sdist is None:
-        return [wheel.file, *([wheel.original] if wheel.original else [])]
-    return [wheel.file, wheel.sdist.file, *(require.file for require in wheel.sdist.build_requires)]
 
 
 # The layers under the venv, from the bottom up; every other module takes their order from here.
