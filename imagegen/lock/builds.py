@@ -45,12 +45,13 @@ from imagegen.lock.model import (
 )
 from imagegen.lock.recipes import Compiled
 from imagegen.lock.sources import Finder, RequiredFile, in_parallel, mirrored
+from imagegen.lock.tables import Hashed
 from imagegen.oci.documents import canonical_json, digest_of
 from imagegen.spec.recipe import Commit, LocalSource, Recipe, SdistFile
 
 
 @dataclass(frozen=True)
-class BuiltWheel:
+class BuiltWheel(Hashed):
     """A wheel of the wheelhouse. `record` describes its build (sources, flags, toolchain, peak memory, duration)."""
 
     key: str  # "sha256:...": of everything that decides it
@@ -60,11 +61,6 @@ class BuiltWheel:
     sha256: str
     size: int  # bytes
     record: Mapping[str, Any]
-
-    @property
-    def digest(self) -> str:
-        """The digest of the file as a blob of the store."""
-        return f"sha256:{self.sha256}"
 
 
 # The key of a source build, from all that decides its wheel; and the lock with the wheels that were built.

@@ -20,7 +20,7 @@ from imagegen.core.store import Store
 from imagegen.core.text import redact
 from imagegen.lock.distributions import archive_at
 from imagegen.lock.distributions import archives as named_archives
-from imagegen.lock.tables import LockTable, inline
+from imagegen.lock.tables import Hashed, LockTable, inline
 from imagegen.oci.documents import RemoteImage, digest_of
 from imagegen.spec.foundation import Interpreter, interpreter_prefix
 
@@ -28,7 +28,7 @@ _nest_config = inline(config=("env", "entrypoint", "command", "user", "directory
 
 
 @dataclass(frozen=True)
-class LockedDeb(LockTable):
+class LockedDeb(Hashed, LockTable):
     name: t.DebianPackage
     version: t.DebianVersion
     architecture: t.Word
@@ -36,11 +36,6 @@ class LockedDeb(LockTable):
     sha256: t.Sha256
     archive: t.ArchiveName  # "debian", "debian-security", "ubuntu", or an address without scheme
     path: t.UrlPath  # below the archive's root: "pool/main/p/python3.11/python3.11_3.11.2-6_amd64.deb"
-
-    @property
-    def digest(self) -> str:
-        """The digest of the package as a blob of the store."""
-        return f"sha256:{self.sha256}"
 
 
 @dataclass(frozen=True)
@@ -118,17 +113,12 @@ _OWN_PYTHON = re.compile(r"python3\.[0-9]+")
 
 
 @dataclass(frozen=True)
-class InterpreterArchive(LockTable):
+class InterpreterArchive(Hashed, LockTable):
     """The archive of a standalone interpreter, identified by its hash. Its publisher's lists do not give its size."""
 
     filename: Annotated[t.FileName, t.field_info("file")]  # "cpython-3.12.14+20260814-...-install_only_stripped.tar.gz"
     sha256: t.Sha256
     url: t.FileUrl  # "https://github.com/astral-sh/python-build-standalone/releases/download/20260814/cpython-..."
-
-    @property
-    def digest(self) -> str:
-        """The digest of the archive as a blob of the store."""
-        return f"sha256:{self.sha256}"
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,17 @@ class LockTable(Part):
         return table
 
 
+class Hashed:
+    """The base class of files that a lock identifies by their hash."""
+
+    sha256: str
+
+    @property
+    def digest(self) -> str:
+        """The digest of the file as a blob of the store."""
+        return f"sha256:{self.sha256}"
+
+
 def inline(*, required: bool = False, **keys_by_field: tuple[str, ...]) -> Callable[[Any], Any]:
     """Return a function that moves the keys of inlined fields, by field, into tables under the fields' aliases.
 
@@ -116,7 +127,7 @@ _SPEC = "spec.json"  # the file that describes a build, in the folder of its sou
 
 
 @dataclass(frozen=True)
-class LockedFile(LockTable):
+class LockedFile(Hashed, LockTable):
     """One file of a package index, identified by its hash."""
 
     filename: Annotated[t.FileName, t.field_info("file")]
@@ -126,11 +137,6 @@ class LockedFile(LockTable):
     index: t.Word  # index alias
     path: t.UrlPath | None = None  # hint: the file's path below the index's file host, without the host
     url: t.FileUrl | None = None  # of a direct download, as release assets are; then `index` is URL
-
-    @property
-    def digest(self) -> str:
-        """The digest of the file as a blob of the store."""
-        return f"sha256:{self.sha256}"
 
     @property
     def estimate(self) -> int:
@@ -192,17 +198,13 @@ _inline_commit = inline(
 
 
 @dataclass(frozen=True)
-class CopiedFile(LockTable):
+class CopiedFile(Hashed, LockTable):
     """One file of the project with its contents; root owns it in the image."""
 
     path: t.CopiedPath  # in the image
     mode: Literal["0644", "0755"]  # the second one of a file that its owner may execute
     size: t.Size
     sha256: t.Sha256
-
-    @property
-    def digest(self) -> str:
-        return f"sha256:{self.sha256}"
 
 
 @dataclass(frozen=True)
@@ -220,7 +222,7 @@ class LockedCopy(LockTable):
 
 
 @dataclass(frozen=True)
-class WheelPatch(LockTable):
+class WheelPatch(Hashed, LockTable):
     """A unified diff of the project that is applied to a wheel."""
 
     path: t.RelativePath  # from the project's directory
@@ -228,10 +230,6 @@ class WheelPatch(LockTable):
     size: t.Size
     because: t.Line
     source: t.Line | None = None
-
-    @property
-    def digest(self) -> str:
-        return f"sha256:{self.sha256}"
 
     @property
     def reason(self) -> str:
@@ -325,15 +323,11 @@ class LockedWheel(LockTable):
 
 
 @dataclass(frozen=True)
-class LockedPatch(LockTable):
+class LockedPatch(Hashed, LockTable):
     """A patch by its file name below wheels/ and its hash."""
 
     filename: t.PathBelow
     sha256: t.Sha256
-
-    @property
-    def digest(self) -> str:
-        return f"sha256:{self.sha256}"
 
 
 @dataclass(frozen=True, kw_only=True)
