@@ -10,14 +10,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from imagegen.artifacts.graph import Artifact, packages
 from imagegen.core.config import Settings, mirror_name
 from imagegen.core.net import package_index
 from imagegen.core.store import Store
 from imagegen.core.wheel_target import WheelTarget
 from imagegen.lock.find_links import find_local_wheel
 from imagegen.lock.foundation import MIRROR, InterpreterArchive, LockedInterpreter, resolve_interpreter
-from imagegen.lock.model import LOCAL, URL, Lock, LockedBuild, LockedFile, LockedWheel
+from imagegen.lock.model import LOCAL, URL, Lock, LockedBuild, LockedWheel
 from imagegen.spec.model import Cell, Requirement
 from imagegen.spec.recipe import Commit
 
@@ -58,8 +57,9 @@ class _Here:
         if base.image and base.content and not all(self.store.has(layer.digest) for layer in base.content.layers):
             yield from self._image(base.image)
         yield from self._interpreter(lock.interpreter)
-        for artifact in (file for package in packages(lock) for file in package.inputs):
-            yield from self._package_file(artifact)
+        packages: tuple[LockedWheel | LockedBuild, ...] = (*lock.wheels, *lock.builds)
+        for package in packages:
+            yield from self._package(package)
 
     def of_cell(self, cell: Cell, wheels: Catalogue) -> Iterator[str]:
         if cell.base.image:
@@ -111,9 +111,9 @@ class _Here:
         if file and MIRROR not in self.settings.env and not self._has(file):
             yield file.url
 
-    def _package_file(self, artifact: Artifact) -> Iterator[str]:
-        file, package = artifact.about, artifact.package
-        if package is None or not isinstance(file, LockedFile) or self._is_served(file.index):
+    def _package(self, package: LockedWheel | LockedBuild) -> Iterator[str]:
+        file = package.source
+        if self._is_served(file.index):
             return  # nearly all files of all locks are served, which needs no look into the store
         installed = package.file if isinstance(package, LockedWheel) else file
         if self.store.has(installed.digest) or self.store.has(file.digest):

@@ -73,15 +73,10 @@ def packages(lock: Lock) -> list[Artifact]:
 
 def plan_package(package: LockedWheel | LockedBuild) -> Artifact:
     """Return a wheel or a source build with its files. A compiled wheel is a file of the wheelhouse."""
-    if isinstance(package, LockedBuild):
-        source, build_requires = package.source, package.build_requires
-    elif package.sdist:
-        source, build_requires = package.sdist.file, package.sdist.build_requires
-    else:
-        source, build_requires = package.fetched, ()
-    files: tuple[_File, ...] = (source, *package.patches)
+    builder = package if isinstance(package, LockedBuild) else package.sdist
+    files: tuple[_File, ...] = (package.source, *package.patches)
     artifacts = [Artifact(file, package=package) for file in files]
-    return Artifact(package, (*artifacts, *map(plan_package, build_requires)))
+    return Artifact(package, (*artifacts, *map(plan_package, builder.build_requires if builder else ())))
 
 
 def locked_files(artifacts: Iterable[Artifact]) -> dict[str, LockedFile]:

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 
 from imagegen.artifacts.graph import locked_files, plan
-from imagegen.core import git
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, FetchError, ReproducibilityError
@@ -39,14 +38,12 @@ from imagegen.lock.model import (
     Lock,
     LockedBase,
     LockedFile,
-    LockedGit,
     LockedPatch,
-    LockedSdist,
     LockedWheel,
     WheelPatch,
 )
 from imagegen.lock.sdist import SdistBuilder
-from imagegen.lock.sources import Finder, RequiredFile, in_parallel, mirrored, missing
+from imagegen.lock.sources import Finder, RequiredFile, fetch_commit, in_parallel, mirrored, missing, missing_commit
 from imagegen.oci.documents import PLATFORMS, LayerDescriptor, digest_of
 
 
@@ -157,8 +154,7 @@ def complete(error: MissingFiles, lock: Lock, store: Store) -> MissingFiles:
     wheels = [wheel for wheel in lock.wheels if not store.has(wheel.file.digest)]
     required_files = (file for wheel in wheels for file in RequiredFile.of(wheel))
     lacking = [missing(file) for file in required_files if not store.has(file.file.digest)]
-    sources = [wheel.sdist for wheel in wheels if wheel.sdist and wheel.sdist.git]
-    lacking += [_missing_commit(source) for source in sources if not store.has(source.file.digest)]
+    lacking += [missing_commit(wheel) for wheel in wheels if wheel.git and not store.has(wheel.source.digest)]
     archive = foundation.missing(lock.interpreter, store)
     lacking += [*([archive] if archive else []), *base.missing(lock.base, store)]
     if lock.added:
@@ -171,17 +167,19 @@ def complete(error: MissingFiles, lock: Lock, store: Store) -> MissingFiles:
 def _bring(wheel: LockedWheel, finder: Finder, workshop: sdist.SdistBuilder, settings: Settings) -> None:
     """Fetch all files that this wheel is made of. Raises MissingFiles with all that could not be fetched."""
     lacking: MissingFiles | None = None
-    if wheel.sdist and wheel.sdist.git:
-        try:
-            _pack(wheel, wheel.sdist, wheel.sdist.git, workshop, settings)
-        except FetchError as error:
-            lacking = MissingFiles([_missing_commit(wheel.sdist, error)], workshop.store.root)
+    context = Context(workshop.store, settings, workshop.progress)
+    try:
+        fetch_commit(wheel, context)
+    except MissingFiles as error:
+        lacking = error
+    except FetchError as error:
+        lacking = MissingFiles([missing_commit(wheel, error)], workshop.store.root)
     for required in RequiredFile.of(wheel):
         try:
             finder.fetch(required)
         except MissingFiles as error:
             lacking = lacking.also(error.files) if lacking else error
-    if gone := _missing_here(wheel.patches, Context(workshop.store, settings, workshop.progress)):
+    if gone := _missing_here(wheel.patches, context):
         lacking = lacking.also(gone) if lacking else MissingFiles(gone, workshop.store.root)
     if lacking:
         raise lacking
@@ -209,34 +207,6 @@ def _obtain(wheel: LockedWheel, finder: Finder, workshop: sdist.SdistBuilder, se
                 fix="if the base moved on purpose, lock again",
             )
     return wheel
-
-
-def _pack(
-    wheel: LockedWheel, source: LockedSdist, locked: LockedGit, workshop: sdist.SdistBuilder, settings: Settings
-) -> None:
-    """Bring the archive of the wheel's commit into the store. Raises FetchError, ReproducibilityError."""
-    if workshop.store.intact(source.file.digest, source.file.size) or mirrored(
-        source.file, Context(workshop.store, settings, workshop.progress)
-    ):
-        return
-    commit = git.TreeSource(locked.url, locked.commit, locked.tree, exclude=locked.exclude)
-    archive_blob = git.archive(
-        commit, f"{wheel.name}-{wheel.version}", Context(workshop.store, settings, workshop.progress)
-    )
-    if archive_blob.digest != source.file.digest:
-        raise ReproducibilityError(
-            f"{locked.url} at {locked.commit} gives another archive than the lock names",
-            code="not-reproducible-archive",
-            why=f"expected {source.file.digest}, got {archive_blob.digest}, of the same tree {locked.tree}",
-            fix="use the imagegen that wrote the lock, or lock again",
-        )
-
-
-def _missing_commit(source: LockedSdist, error: FetchError | None = None) -> Missing:
-    assert source.git  # noqa: S101 - asked for such alone
-    tried = (error.summary,) if error else ()
-    name = f"{source.file.filename}, {source.git.url} at {source.git.commit}"
-    return Missing(name, source.file.sha256, tried, (error and error.fix) or "run this where that host can be reached")
 
 
 # The file tree under a venv as sandboxes see it, and the Python that builds sdists in it.

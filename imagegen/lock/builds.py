@@ -23,10 +23,10 @@ from imagegen.checks.worker.errors import Refused
 from imagegen.core import data, git
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
-from imagegen.core.errors import BuildError, FetchError, Location, LockError, ReproducibilityError
+from imagegen.core.errors import BuildError, FetchError, Location, LockError
 from imagegen.core.git import command
 from imagegen.core.layer_tar import DAMAGED, Allowance, Bounded, members
-from imagegen.core.net import Client, Missing, MissingFiles, package_index
+from imagegen.core.net import Client, MissingFiles, package_index
 from imagegen.core.store import Store, disk
 from imagegen.core.text import counted
 from imagegen.core.types import EPOCH, Submodule
@@ -44,7 +44,7 @@ from imagegen.lock.model import (
     archive_name,
 )
 from imagegen.lock.recipes import Compiled
-from imagegen.lock.sources import Finder, RequiredFile, in_parallel, mirrored
+from imagegen.lock.sources import Finder, RequiredFile, fetch_commit, in_parallel
 from imagegen.lock.tables import Hashed
 from imagegen.oci.documents import canonical_json, digest_of
 from imagegen.spec.recipe import Commit, LocalSource, Recipe, SdistFile
@@ -206,8 +206,10 @@ def fetch_sources(builds: Iterable[LockedBuild], recipes: Mapping[str, Recipe], 
     label = f"fetching the sources of {counted(len(builds), 'source build')}"
     lacking: MissingFiles | None = None
     for build in builds:
+        if build.source.index == LOCAL:
+            _require_unchanged(build, recipes[build.name], context.store)
         try:
-            _pack(build, recipes[build.name], context)
+            fetch_commit(build, context)
         except MissingFiles as error:
             lacking = lacking.also(error.files) if lacking else error
     with Client(context.settings) as client, context.progress.meter(label, total) as meter:
@@ -283,33 +285,6 @@ def _apply(patch: LockedPatch, sources: Path, store: Store, settings: Settings) 
         yield path
 
 
-def _pack(build: LockedBuild, recipe: Recipe, context: Context) -> None:
-    """Write the archive of a commit or a directory to the store; other sources have an address."""
-    folder = f"{build.name}-{build.version}"
-    if build.source.index == LOCAL:
-        _require_unchanged(build, recipe, context.store)
-    elif build.git and not (
-        context.store.intact(build.source.digest, build.source.size) or mirrored(build.source, context)
-    ):
-        commit = git.TreeSource(
-            build.git.url,
-            build.git.commit,
-            build.git.tree,
-            submodules=build.submodules,
-        )
-        try:
-            packed = git.archive(commit, folder, context)
-        except FetchError as error:
-            raise MissingFiles([_missing(build, build.git, error)], context.store.root) from error
-        if packed.digest != build.source.digest:
-            raise ReproducibilityError(
-                f"{build.git.url} at {build.git.commit} gives another archive than the lock names",
-                code="not-reproducible-archive",
-                why=f"expected {build.source.digest}, got {packed.digest}, of the same tree {build.git.tree}",
-                fix="use the imagegen that wrote the lock, or lock again",
-            )
-
-
 def _require_unchanged(build: LockedBuild, recipe: Recipe, store: Store) -> None:
     folder = f"{build.name}-{build.version}"
     release = recipe.releases.get(build.version)
@@ -327,12 +302,6 @@ def locate_errors(where: Location | None) -> Iterator[None]:
     except FetchError as error:
         error.where = error.where or where
         raise
-
-
-def _missing(build: LockedBuild, commit: LockedGit, error: FetchError) -> Missing:
-    name = f"{build.source.filename}, {commit.url} at {commit.commit}"
-    tried = error.summary
-    return Missing(name, build.source.sha256, (tried,), error.fix or "run this where that host can be reached")
 
 
 def _keep_patches(build: LockedBuild, recipe: Recipe, store: Store) -> None:

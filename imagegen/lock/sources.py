@@ -13,9 +13,10 @@ from functools import partial
 from typing import TypeVar
 
 from imagegen.artifacts.graph import plan_package
+from imagegen.core import git
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
-from imagegen.core.errors import FetchError
+from imagegen.core.errors import FetchError, ReproducibilityError
 from imagegen.core.net import Client, Missing, MissingFiles, NotFoundError, UnreachableError, package_index
 from imagegen.core.net.package_index import IndexLink
 from imagegen.core.progress import Meter
@@ -227,6 +228,37 @@ def missing(required: RequiredFile, tried: Sequence[str] = ()) -> Missing:
     )
     fix = fixes.get(required.file.index, other)
     return Missing(required.file.filename, required.file.sha256, tuple(dict.fromkeys(tried)), fix)
+
+
+def missing_commit(package: LockedWheel | LockedBuild, error: FetchError | None = None) -> Missing:
+    """Return the archive of the package's commit as one that the store lacks. `error` says why it cannot be fetched."""
+    assert package.git  # noqa: S101 - the callers have checked it
+    name = f"{package.source.filename}, {package.git.url} at {package.git.commit}"
+    fix = (error and error.fix) or "run this where that host can be reached"
+    return Missing(name, package.source.sha256, (error.summary,) if error else (), fix)
+
+
+def fetch_commit(package: LockedWheel | LockedBuild, context: Context) -> None:
+    """Bring the archive of the package's commit, if it is made of one, into the store: from a mirror, or of the tree.
+
+    Raises FetchError of a mirror, MissingFiles of the commit's repository, ReproducibilityError.
+    """
+    locked, file = package.git, package.source
+    if locked is None or context.store.intact(file.digest, file.size) or mirrored(file, context):
+        return
+    submodules = package.submodules if isinstance(package, LockedBuild) else ()
+    commit = git.TreeSource(locked.url, locked.commit, locked.tree, submodules=submodules, exclude=locked.exclude)
+    try:
+        archive = git.archive(commit, f"{package.name}-{package.version}", context)
+    except FetchError as error:
+        raise MissingFiles([missing_commit(package, error)], context.store.root) from error
+    if archive.digest != file.digest:
+        raise ReproducibilityError(
+            f"{locked.url} at {locked.commit} gives another archive than the lock names",
+            code="not-reproducible-archive",
+            why=f"expected {file.digest}, got {archive.digest}, of the same tree {locked.tree}",
+            fix="use the imagegen that wrote the lock, or lock again",
+        )
 
 
 def _lacks(location: str) -> str:

@@ -265,6 +265,11 @@ class LockedWheel(LockTable):
         return self.original or self.file
 
     @property
+    def source(self) -> LockedFile:
+        """The file that the wheel is made of: an sdist, the archive of a commit, or the file that an index serves."""
+        return self.sdist.file if self.sdist else self.fetched
+
+    @property
     def git(self) -> LockedGit | None:
         """The commit that it is made of."""
         return self.sdist.git if self.sdist else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from tests.support.shipped_locks import NAMES, shipped_lock
 
 SAMPLES = sample_locks()
 # Modules that read the build requirements of one sdist. An enumeration of a lock's files would have to read them too.
-READERS = {"artifacts/graph.py", "lock/make/own.py", "lock/sdist.py"}
+READERS = {"lock/make/own.py", "lock/sdist.py"}
 
 
 @pytest.fixture(scope="module", params=[*NAMES, *SAMPLES])
@@ -28,7 +29,7 @@ def lock(request: pytest.FixtureRequest) -> Lock:
 
 
 def files(artifact: Artifact) -> set[str]:
-    kinds = (LayerDescriptor, InterpreterArchive, LockedDeb, CopiedFile, LockedPatch, WheelPatch)
+    kinds: tuple[type[Any], ...] = (LayerDescriptor, InterpreterArchive, LockedDeb, CopiedFile, LockedPatch, WheelPatch)
     return {*locked_files([artifact]), *(file.digest for kind in kinds for file in artifact.of_kind(kind))}
 
 
