@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +14,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from imagegen.app.session import Session
-from imagegen.core.errors import ImagegenError
+from imagegen.core.data import shipped
+from imagegen.core.errors import ImagegenError, UsageError
+from imagegen.core.net import file_path, is_file
 from imagegen.core.progress import Output, PlainOutput, Terminal
 
 # Variables with which users request terminal output on a pipe. Source: rich's Console.
@@ -27,6 +30,24 @@ class App(Session):
         self.console = _output(env, stderr=True)
         self.out = _output(env)
         super().__init__(env, project, Terminal(self.console))
+
+    def watched_paths(self) -> list[Path] | None:
+        """Return the paths that decide answers by their presence; None if there is no store."""
+        try:
+            settings = self.settings
+        except UsageError:
+            return None
+        kinds = ("image", "smoke", "wheel")
+        paths = [settings.store / "blobs" / "sha256", *(settings.store / "records" / kind for kind in kinds)]
+        folders = (self.project, shipped("locks").parent)
+        paths += [folder / name for folder in folders for name in ("matrices", "wheels", "locks")]
+        for location in settings.find_links:
+            if is_file(location) or "://" not in location:
+                directory = file_path(location) if is_file(location) else Path(location)
+                paths.append(directory)
+                with suppress(OSError):
+                    paths += [path for path in directory.iterdir() if path.is_symlink()]  # a target may vanish
+        return paths
 
     def json(self, value: Any) -> None:
         click.echo(json.dumps(value, indent=2, sort_keys=True))
