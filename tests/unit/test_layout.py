@@ -30,6 +30,7 @@ ORDER = [
     "oci.documents",
     "oci.layout",
     "core.layer_tar",
+    "core.layer_tree",
     "core.zip_archive",
     "core.store",
     "core.context",

@@ -24,7 +24,8 @@ from imagegen.core import data
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, FetchError
-from imagegen.core.layer_tar import DAMAGED, MAX_DEPTH, OPAQUE, WHITEOUT, Allowance, Bounded, members, most_unpacked
+from imagegen.core.layer_tar import DAMAGED, Allowance, Bounded, members, most_unpacked
+from imagegen.core.layer_tree import MergedTree, SymbolicLink, TreeChange, follow_links, kind_of
 from imagegen.core.net import Client, Missing, MissingFiles, UnreachableError
 from imagegen.core.progress import Progress, timed
 from imagegen.core.store import Store
@@ -38,13 +39,11 @@ from imagegen.spec.foundation import Base
 
 # The layers of an image, one over the other, as a file tree. They are hostile: nothing is ever written outside.
 #
-# Source: OCI image-spec v1.1, layer.md (change types, whiteouts). Links mean what they mean inside the tree: an
-# absolute one begins at its root, and `..` ends there, as for a process that has the tree as its root.
+# `core.layer_tree` says what each member does.
 
-_MAX_LINKS = 40  # as Linux follows at most
-_MAX_IDS = (1 << 32) - 1  # the last number is no user and no group
+_MAX_IDS = (1 << 32) - 1  # the last number does not stand for a user or group
 _CHUNK = 1 << 20
-# What a file system says of names and kinds that cannot be; all else is its own trouble.
+# The errors of a file system for impossible names and kinds; all others are its own.
 ODD = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.EEXIST, errno.ENOENT}
 _VERIFIED = Cache("diff-id", dict[str, str])
 
@@ -59,7 +58,7 @@ def unpack(layers: Iterable[LayerDescriptor], store: Store, root: Path, *, first
     tree = UnpackTarget(root, first_id)
     for layer in layers:
         with _unpacking(layer, store) as stream:
-            tree.written.clear()
+            tree.begin_layer()
             source = cast("BinaryIO", stream)
             with tarfile.open(fileobj=source, mode="r|", errorlevel=2, tarinfo=Bounded) as archive:
                 for member in members(archive):
@@ -87,11 +86,19 @@ def verified(layer: LayerDescriptor, store: Store) -> bool:
 
 
 def inside(root: Path, path: str) -> Path:
-    """Return where `path`, absolute in the tree, lies: links followed as inside it.
+    """Return the location of `path`, absolute in the tree, with links followed inside the tree.
 
-    BaseError where links form a cycle.
+    Raises BaseError for links in circles, and for a path that is too deep.
     """
-    return UnpackTarget(root).place(path, follow_last=True)
+
+    def look(directory: Path, name: str, _is_last: bool) -> Path | SymbolicLink:
+        location = directory / name
+        return SymbolicLink(os.readlink(location)) if location.is_symlink() else location
+
+    try:
+        return follow_links(path, root, look)[-1]
+    except ValueError as error:
+        raise BaseError("a path cannot be followed", code="base-layer-invalid", why=str(error)) from error
 
 
 def read_inside(root: Path, path: str, longest: int) -> bytes:
@@ -156,23 +163,28 @@ def decompressed(blob: BinaryIO, kind: str) -> Any:
 
 
 class UnpackTarget:
-    """A file tree below a directory of this machine, to which members of archives are added."""
+    """An empty directory of this machine, to which members of archives are added as a file tree."""
 
     def __init__(self, root: Path, first_id: int | None = None) -> None:
         self._root, self._first_id = root, first_id
         self._allowance = Allowance()
-        self.written: set[Path] = set()  # by the current layer: whiteouts apply to the layers below it
+        self._tree = MergedTree[None]()
+
+    def begin_layer(self) -> None:
+        self._tree.begin_layer()
 
     def add(self, member: tarfile.TarInfo, archive: tarfile.TarFile) -> None:
+        """Add a member of the current layer. Raises BaseError, ValueError, OSError for an invalid one."""
         self._count(member.name, member.size)
-        path = self.place(member.name)
-        if path == self._root:
-            return
-        self._make_parents(path)
-        if path.name.startswith(WHITEOUT):
-            self._white_out(path)
-        else:
-            self._put(member, archive, path)
+        change = self._tree.add(member.name, kind_of(member), None, member.linkname)
+        for path in change.removed:
+            _remove(self._root / path)
+        for path in change.created:
+            self._count(path)
+            (self._root / path).mkdir()
+            self._give(self._root / path, 0, 0)
+        if change.path:
+            self._put(member, archive, change)
 
     def _count(self, path: str, size: int = 0) -> None:
         """Count a member with `size` bytes, or a directory that a member's path implies."""
@@ -181,85 +193,17 @@ class UnpackTarget:
                 "the image unpacks to more than any image holds", code="base-layer-too-large", where=path, why="a bomb"
             )
 
-    def place(self, name: str, *, follow_last: bool = False) -> Path:
-        """The path that `name` means, below the root and with no link in it."""
-        names = [part for part in reversed(name.split("/")) if part not in ("", ".")]
-        path, followed = self._root, 0
-        while names:
-            part = names.pop()
-            if part == "..":
-                path = path if path == self._root else path.parent
-                continue
-            path /= part
-            if path.is_symlink() and (names or follow_last):
-                followed += 1
-                if followed > _MAX_LINKS:
-                    raise BaseError("links run in circles", code="base-layer-invalid", where=name)
-                target = os.readlink(path)
-                path = self._root if target.startswith("/") else path.parent
-                names += [part for part in reversed(target.split("/")) if part not in ("", ".")]
-        if len(path.parts) - len(self._root.parts) > MAX_DEPTH:
-            raise BaseError(
-                f"more than {MAX_DEPTH} folders lie in each other", code="base-layer-invalid", where=f"{name[:200]}…"
-            )
-        return path
-
-    def _make_parents(self, path: Path) -> None:
-        """Make the parents of a path that `place` gave: those that exist are no links."""
-        missing = []
-        parent = path.parent
-        while not parent.is_dir():
-            missing.append(parent)
-            parent = parent.parent
-        for folder in reversed(missing):
-            self._count(folder.name)
-            _remove(folder)  # a file, where this layer has a directory
-            folder.mkdir()
-            self._give(folder, 0, 0)
-
-    def _mark(self, path: Path) -> None:
-        """Record the path as this layer's, with the directories that lead there."""
-        while path not in self.written and path != self._root:
-            self.written.add(path)
-            path = path.parent
-
-    def _white_out(self, path: Path) -> None:
-        if path.name == OPAQUE:
-            for child in path.parent.iterdir():
-                self._remove_lower(child)
-            return
-        self._remove_lower(path.with_name(path.name.removeprefix(WHITEOUT)))
-
-    def _remove_lower(self, path: Path) -> None:
-        """Remove what lower layers have there; a directory that this layer writes into loses the rest."""
-        if path not in self.written:
-            _remove(path)
-        elif path.is_dir() and not path.is_symlink():
-            for child in path.iterdir():
-                self._remove_lower(child)
-
-    def _put(self, member: tarfile.TarInfo, archive: tarfile.TarFile, path: Path) -> None:
-        if not (member.isdir() or member.isreg() or member.issym() or member.islnk()):
-            return  # devices and pipes: the sandbox has its own
-        source = self.place(member.linkname) if member.islnk() else None
-        if source is not None and not (source.is_file() or source.is_symlink()):
-            raise BaseError(
-                "a hard link leads to no file",
-                code="base-layer-invalid",
-                where=member.name,
-                why=f"to {member.linkname}",
-            )
-        if source == path:
-            return
-        self._mark(path)
-        if not (member.isdir() and path.is_dir() and not path.is_symlink()):
-            _remove(path)
-        if source is not None:
-            os.link(source, path, follow_symlinks=False)
+    def _put(self, member: tarfile.TarInfo, archive: tarfile.TarFile, change: TreeChange) -> None:
+        """Write a member at a path without links, where nothing is but a directory that it is merged with."""
+        path = self._root / change.path
+        if change.source:
+            os.link(self._root / change.source, path, follow_symlinks=False)
         elif member.issym():
             path.symlink_to(member.linkname)
+            self._give(path, member.uid, member.gid)
         elif member.isdir():
-            path.mkdir(exist_ok=True)
+            if not change.is_merged:
+                path.mkdir()
             self._set_mode(path, member, 0o700)
         else:
             content = archive.extractfile(member)
@@ -267,8 +211,6 @@ class UnpackTarget:
             with path.open("xb") as file:
                 shutil.copyfileobj(content, file, _CHUNK)
             self._set_mode(path, member, 0o600)
-        if member.issym():
-            self._give(path, member.uid, member.gid)
 
     def _set_mode(self, path: Path, member: tarfile.TarInfo, least: int) -> None:
         """Set the mode of a file or directory; `least` are the minimum permissions of its owner."""

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from imagegen.core.errors import BaseError
-from imagegen.core.layer_tar import DAMAGED, MAX_DEPTH, WHITEOUT, Allowance, Bounded
+from imagegen.core.layer_tar import DAMAGED, MAX_DEPTH, Allowance, Bounded
 from imagegen.core.layer_tar import members as read_members
+from imagegen.core.layer_tree import whiteout_of
 from imagegen.core.types import EPOCH
 
 # Documentation stays out of the image, copyright files excepted; what apt installs later is kept as lean. The last
@@ -252,7 +253,7 @@ def write_difference(
     if sum({after[path].changed[0]: after[path].size for path in put}.values()) > most:
         raise _too_large(f"{most >> 20} MiB")
     gone = [path for path in before if path not in after and not is_state(path) and _has_parent(path, after)]
-    whiteouts = {f"{path.rpartition('/')[0]}/{WHITEOUT}{path.rpartition('/')[2]}".lstrip("/"): path for path in gone}
+    whiteouts = {whiteout_of(path) for path in gone}
     above = {parent for path in (*put, *gone) for parent in _parents(path)}
     written: dict[tuple[int, ...], str] = {}  # device and inode -> the path that its contents stand at
     for path in sorted({*put, *above, *whiteouts}):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from imagegen.audit.model import Elf, File, InstalledDeb, OsRelease, SystemLibraries
 from imagegen.image.inventory.layers import Disk
-from imagegen.image.inventory.tree import Directory, FileTree, Regular, join, parent, place
+from imagegen.image.inventory.tree import Directory, FileTree, Regular, file_at, join, parent, place, read_file
 
 _OS_RELEASE = "/etc/os-release"
 _MAX_OS_RELEASE = 1 << 16
@@ -70,8 +70,7 @@ def _licences(tree: FileTree, package: str) -> tuple[str, ...] | None:
 
 def read_text(tree: FileTree, path: str, limit: int) -> str | None:
     """Return the text of a file behind all links; None where there is none, or it has more than `limit` bytes."""
-    real = place(tree, path)
-    content = tree.read(real, limit) if real else None
+    content = read_file(tree, path, limit)
     return None if content is None else content.decode(errors="replace")
 
 
@@ -149,8 +148,7 @@ def configured(tree: FileTree) -> list[str]:
 
 def _said(tree: FileTree, path: str) -> Iterator[tuple[str, bool]]:
     """Yield what a file of the loader's configuration names: directories, and further files."""
-    real = place(tree, path)
-    text = tree.read(real, _MAX_CONFIGURATION) if real else None
+    text = read_file(tree, path, _MAX_CONFIGURATION)
     for line in (text or b"").decode(errors="replace").splitlines():
         words = line.partition("#")[0].replace(",", " ").replace(":", " ").split()
         if words[:1] == ["include"]:
@@ -169,10 +167,10 @@ def _matching(tree: FileTree, pattern: str) -> list[str]:
 
 def _program(tree: FileTree, interpreter: str | None) -> tuple[File | None, str]:
     """The program, and its path with no link in it."""
-    real = place(tree, interpreter) if interpreter else None
-    node = tree.look(real) if real else None
-    if real is None or not isinstance(node, Regular):
+    file = file_at(tree, interpreter) if interpreter else None
+    if file is None:
         return None, ""
+    real, node = file
     return tree.examine({real: node})[real], real
 
 
@@ -196,11 +194,9 @@ def _libraries(
             if ".so" not in name or isinstance(node, Directory):
                 continue
             path = join(real, name)
-            behind = path if isinstance(node, Regular) else place(tree, path)
-            target_node = node if isinstance(node, Regular) else tree.look(behind) if behind else None
-            if behind and isinstance(target_node, Regular):
-                nodes[behind] = target_node
-                ways.append((name, join(directory, name), behind))
+            if file := (path, node) if isinstance(node, Regular) else file_at(tree, path):
+                nodes |= [file]
+                ways.append((name, join(directory, name), file[0]))
     files = tree.examine(nodes)
     libraries: dict[str, File] = {}
     paths: dict[str, str] = {}
@@ -243,10 +239,9 @@ def _libraries_of(
     paths: dict[str, str] = {}
     for directory in directories:
         for name in sorted(names - libraries.keys()):
-            behind = place(tree, join(directory, name))
-            node = tree.look(behind) if behind else None
-            if behind and isinstance(node, Regular):
-                file = tree.examine({behind: node})[behind]
+            if located := file_at(tree, join(directory, name)):
+                real, node = located
+                file = tree.examine({real: node})[real]
                 if _loads(file, user.machine if user else None):
                     libraries[name], paths[name] = file, join(directory, name)
     return libraries, paths

@@ -18,6 +18,7 @@ from imagegen.audit.model import File
 from imagegen.audit.readers.installation import relative, site_packages
 from imagegen.audit.window import OnDisk
 from imagegen.core.errors import BaseError, LockError
+from imagegen.core.layer_tree import SymbolicLink, follow_links
 from imagegen.core.store import Store
 from imagegen.core.types import PREFIX
 from imagegen.image.layers import loader_cache, scan
@@ -28,7 +29,6 @@ from imagegen.lock.model import Lock, LockedWheel
 _MACHINES = {"linux/amd64": 62, "linux/arm64": 183}  # platform -> e_machine
 _LIBRARY = re.compile(r"(lib|ld-).*\.so.*", re.DOTALL)  # the names of files that ldconfig reads
 _MAX_CACHE = 64 << 20  # bytes
-_MAX_LINKS = 40  # as Linux follows
 
 
 @dataclass(frozen=True)
@@ -119,22 +119,15 @@ class _ImageTree:
         return self._real[path]
 
     def _resolve(self, path: str) -> str | None:
-        names, directory, followed = path.split("/")[::-1], "/", 0
-        while names:
-            part = names.pop()
-            if part == "..":
-                directory = posixpath.dirname(directory)
-            elif part not in ("", "."):
-                child = posixpath.join(directory, part)
-                if target := self._links.get(child) or self._link_of_base(child):
-                    followed += 1
-                    if followed > _MAX_LINKS:
-                        return None
-                    directory = "/" if target.startswith("/") else directory
-                    names += target.split("/")[::-1]
-                else:
-                    directory = child
-        return directory
+        def look(directory: str, name: str, _is_last: bool) -> str | SymbolicLink:
+            child = posixpath.join(directory, name)
+            target = self._links.get(child) or self._link_of_base(child)
+            return SymbolicLink(target) if target else child
+
+        try:
+            return follow_links(path, "/", look)[-1]
+        except ValueError:
+            return None
 
     def _link_of_base(self, path: str) -> str | None:
         try:
