@@ -95,10 +95,10 @@ def spec(build: LockedBuild, recipe: Recipe) -> Mapping[str, Any]:
     }
 
 
-# Lock -> Dockerfile: the recipe that stands alone.
+# Lock -> Dockerfile, the recipe that needs nothing else.
 #
 # Byte-for-byte stable. Templates run in jinja2's sandbox with undefined names as errors, and a value that could end a
-# line is refused here once more, though matrix and lock have refused it before: the last gate is at the door.
+# line is refused here once more, though matrix and lock have refused it before.
 
 _LONGEST_LINE = 65_535  # bytes: bufio.MaxScanTokenSize less the newline (parser.go of BuildKit)
 _SAFE = re.compile(r"[^\x00-\x1f\x7f]*")
@@ -205,7 +205,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
         finalize=_finalize,
     )
     environment.filters["quoted"] = _quoted
-    # Of a JSON array, and no variable is replaced in it (Dockerfile reference, "Exec form").
+    # A JSON array, in which no variable is replaced (Dockerfile reference, "Exec form").
     environment.filters["exec_form"] = functools.partial(json.dumps, ensure_ascii=False)
     return environment
 
@@ -226,7 +226,7 @@ def _quoted(value: str) -> str:
     return f'"{escaped}"'
 
 
-# The folder beside a rendered Dockerfile: all that a plain `docker buildx build` needs, and nothing of imagegen.
+# The folder of a rendered Dockerfile: all that a plain `docker buildx build` needs, and nothing of imagegen.
 
 # The programs that run a build in its container.
 
@@ -299,7 +299,7 @@ def write_builds(
 
 
 def _write_patched(build: LockedBuild, directory: Path, store: Store, settings: Settings) -> None:
-    """Write the files that the build's patches change or add, as they are afterwards."""
+    """Write the files that the build's patches change or add."""
     with patched_sources(build, store, settings) as (sources, paths):
         for path in paths:
             target = directory / path
@@ -339,7 +339,7 @@ def _write_support(locked: Lock, directory: Path) -> None:
         path.chmod(0o755)
 
 
-# docker-bake.json beside rendered folders: one target for each, so that `docker buildx bake` builds them.
+# docker-bake.json next to rendered folders, with one target for each, so that `docker buildx bake` builds them.
 #
 # Source of the format: Docker's Bake file reference (JSON; `${NAME}` is a variable, which the environment may set).
 
@@ -399,7 +399,7 @@ def _before(path: Path) -> dict[str, Any]:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(
-            "what is there is no bake file of ours",
+            "the existing file is not a bake file of imagegen",
             code="store-foreign-file",
             where=Location(path),
             why=str(error),

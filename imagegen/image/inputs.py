@@ -1,4 +1,4 @@
-"""Fetch the files that a lock names, and unpack what lies under the stack."""
+"""Fetch the files that a lock names, and unpack the tree under the stack."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def contents(lock: Lock) -> dict[str, str]:
     descriptions |= {archive.digest: archive.filename for archive in image.of_kind(InterpreterArchive)}
     below = lock.foundation
     if below.interpreter.file or below.added:
-        descriptions[tree_key(below)] = f"what lies under the stack of {lock.cell}, unpacked"
+        descriptions[tree_key(below)] = f"the tree under the stack of {lock.cell}, unpacked"
     if below.added:
         descriptions[bottom_key(below)] = f"base {lock.base.name} with packages, unpacked"
     if lock.base.content:
@@ -85,7 +85,7 @@ def fetch(lock: Lock, context: Context) -> None:
 
 
 def fetch_parts(locked: Lock, context: Context) -> None:
-    """Bring what the lock's sdists and commits become wheels of, without making any. Raises as `fetch_each`."""
+    """Bring the sources and build requirements of the lock's wheels, and build none. Raises as `fetch_each`."""
     workshop = sdist_builder(locked.foundation, context)
     wheels = [wheel for wheel in locked.wheels if wheel.sdist]
     total = sum(required.file.estimate for wheel in wheels for required in RequiredFile.of(wheel))
@@ -105,20 +105,20 @@ def fetch_copies(lock: Lock, context: Context) -> None:
 
 
 def _missing_here(files: Iterable[CopiedFile | WheelPatch], context: Context) -> list[Missing]:
-    """Return the files of the project that neither the store has, where a command in the project brings them, nor a
-    mirror, from which they come.
+    """Return the files of the project that are neither in the store, into which a command in the project brings them,
+    nor in a mirror.
     """
     gone = [file for file in files if not context.store.has(file.digest, file.size)]
     gone = [file for file in gone if not mirrored(LockedFile(file.path, file.size, file.sha256, LOCAL), context)]
     fix = "run this in the project, or name a mirror that has its files"
-    return [Missing(file.path, file.sha256, ("the store: it lacks it",), fix) for file in gone]
+    return [Missing(file.path, file.sha256, ("the store lacks it",), fix) for file in gone]
 
 
 def fetch_each(lock: Lock, context: Context, rootfs: Callable[[], Path] | None = None) -> Generator[LockedWheel]:
-    """Yield each wheel of the lock as soon as it is in the store: present ones first, then the others in the lock's
+    """Yield each wheel of the lock when it is in the store, present ones first, then the others in the lock's
     order.
 
-    `rootfs` returns the tree under the venv, where the caller builds it anyway. Raises MissingFiles at the end, naming
+    `rootfs` returns the tree under the venv, if the caller builds it anyway. Raises MissingFiles at the end, naming
     all files that could not be fetched and every source that was tried for each.
     """
     absent: list[LockedWheel] = []
@@ -217,7 +217,7 @@ _MULTIARCH = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu")
 
 
 def tree_key(below: Foundation) -> str:
-    """Return the digest of all that decides the tree: the base's own key where nothing lies above the base."""
+    """Return the digest of all that decides the tree, which is the base's key if nothing lies above the base."""
     bottom = bottom_key(below)
     if not below.interpreter.file:
         return bottom
@@ -225,12 +225,12 @@ def tree_key(below: Foundation) -> str:
 
 
 def bottom_key(below: Foundation) -> str:
-    """Return the digest of all that decides base and packages: the packages' key covers the base's."""
+    """Return the digest of all that decides base and packages; the packages' key covers the base's."""
     return base.packages_key(below.added, base.key(below.base)) if below.added else base.key(below.base)
 
 
 def bytecode_base(lock: Lock) -> LockedBase | None:
-    """Return the base whose interpreter compiles the image's byte-code on this machine; None: the image's own does."""
+    """Return the base whose interpreter compiles byte-code on this machine; None if the image's own does."""
     return lock.bytecode_base if PLATFORMS.get(platform.machine()) == BUILD_PLATFORM else None
 
 

@@ -271,12 +271,12 @@ def test_a_large_library_of_another_layout_is_a_warning(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (lambda tree: tree.pop("index.json"), "no archive of one image"),
+        (lambda tree: tree.pop("index.json"), "not an archive of one image"),
         (lambda tree: tree.pop(max(tree, key=lambda name: len(tree[name]))), "lacks a layer"),
-        (lambda tree: tree.update({"index.json": b"[]"}), "no OCI layout"),
+        (lambda tree: tree.update({"index.json": b"[]"}), "not an OCI layout"),
         (lambda tree: tree.update({"index.json": b'{"schemaVersion": 2, "manifests": []}'}), "0 images"),
         (lambda tree: [tree.update({n: b"{}"}) for n in tree if b"rootfs" in tree[n]], "it is damaged"),
-        (lambda tree: tree.update({"blobs/sha256/" + "0" * 64: gzip.compress(bytes(1024))}), "not what its image says"),
+        (lambda tree: tree.update({"blobs/sha256/" + "0" * 64: gzip.compress(bytes(1024))}), "differs from its image"),
         (lambda tree: tree.update({"blobs/sha256/" + "0" * 64: b"no tar"}), "cannot be read"),
     ],
 )

@@ -64,12 +64,13 @@ def unpack(layers: Iterable[LayerDescriptor], store: Store, root: Path, *, first
                 for member in members(archive):
                     try:
                         tree.add(member, archive)
-                    except OSError as error:
-                        if error.errno not in ODD:
+                    except (OSError, ValueError) as error:
+                        if isinstance(error, OSError) and error.errno not in ODD:
                             raise
                         where = f"{layer.digest}: {member.name[:200]}"
+                        why = getattr(error, "strerror", str(error))
                         raise BaseError(
-                            "a layer cannot be unpacked", code="base-layer-invalid", where=where, why=error.strerror
+                            "a layer cannot be unpacked", code="base-layer-invalid", where=where, why=why
                         ) from error
 
 
@@ -98,7 +99,9 @@ def inside(root: Path, path: str) -> Path:
     try:
         return follow_links(path, root, look)[-1]
     except ValueError as error:
-        raise BaseError("a path cannot be followed", code="base-layer-invalid", why=str(error)) from error
+        raise BaseError(
+            "a path cannot be followed", code="base-layer-invalid", where=path[:200], why=str(error)
+        ) from error
 
 
 def read_inside(root: Path, path: str, longest: int) -> bytes:
@@ -124,7 +127,7 @@ def _unpacking(layer: LayerDescriptor, store: Store) -> Iterator[_Hashed]:
             yield stream
             while stream.read(_CHUNK):
                 pass
-            for _ in blob:  # to its end, where it is verified
+            for _ in blob:  # the store verifies it at its end
                 pass
     except (*DAMAGED, zlib.error, zstandard.ZstdError, gzip.BadGzipFile) as error:
         raise BaseError(
@@ -132,12 +135,14 @@ def _unpacking(layer: LayerDescriptor, store: Store) -> Iterator[_Hashed]:
         ) from error
     if (diff_id := f"sha256:{stream.hash.hexdigest()}") != layer.diff_id:
         why = f"expected diff_id {layer.diff_id}, got {diff_id}"
-        raise BaseError("a layer is not what its image says", code="base-layer-differs", where=layer.digest, why=why)
+        raise BaseError(
+            "a layer differs from its image's config", code="base-layer-differs", where=layer.digest, why=why
+        )
     _VERIFIED.put(store, layer.digest, {"diff_id": layer.diff_id})
 
 
 class _Hashed:
-    """A stream that hashes what is read from it, and ends where more comes than any layer holds."""
+    """A stream that hashes the bytes read from it. Raises BaseError after more bytes than any layer has."""
 
     def __init__(self, stream: Any, most: int) -> None:
         self._stream, self._most = stream, most
@@ -194,7 +199,7 @@ class UnpackTarget:
             )
 
     def _put(self, member: tarfile.TarInfo, archive: tarfile.TarFile, change: TreeChange) -> None:
-        """Write a member at a path without links, where nothing is but a directory that it is merged with."""
+        """Write a member at a path without links, which is free, or a directory that it is merged with."""
         path = self._root / change.path
         if change.source:
             os.link(self._root / change.source, path, follow_symlinks=False)
@@ -235,7 +240,7 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-# A base from a container registry: its image taken as it is, layer by layer, by digest.
+# The unchanged image of a container registry as a base, fetched by digest, layer by layer.
 
 _FORMAT = 1  # of how layers are unpacked
 _CONFIRMED = Cache("registry-image", dict[str, str])
@@ -285,7 +290,7 @@ def require_published(locked: LockedBase, platform: str, context: Context) -> No
             if name not in ("config", "labels") and locked_fields[name] != published_fields[name]
         ]
         raise BaseError(
-            f"base {locked.name} is not what the lock says of it",
+            f"base {locked.name} differs from the lock",
             code="base-image-differs",
             where=str(reference),
             why=f"the registry's image with this digest differs in {', '.join(wrong)}: the lock was edited",
@@ -297,7 +302,7 @@ def require_published(locked: LockedBase, platform: str, context: Context) -> No
 def fetch(locked: LockedBase, context: Context) -> None:
     """Fetch every layer into the store. Raises MissingFiles that names all layers that could not be fetched.
 
-    Raises BaseError for a layer that unpacks to something else than its image states. What was fetched before stays in
+    Raises BaseError for a layer whose contents differ from its image's config. Layers that were fetched before stay in
     the store.
     """
     _download(locked, context)
@@ -330,7 +335,7 @@ def _download(locked: LockedBase, context: Context) -> None:
             try:
                 lacking = [file for file in pool.map(download, required) if file]
             except BaseException:
-                client.close()  # a full disk or Ctrl-C is enough: the other threads stop
+                client.close()  # stops the other threads, as after a full disk or Ctrl-C
                 raise
     if lacking:
         raise MissingFiles(lacking, context.store.root)
@@ -349,13 +354,15 @@ def missing(locked: LockedBase, store: Store) -> list[Missing]:
 
 
 def needed(locked: LockedBase, store: Store) -> int:
-    """Bytes, about, that the base takes in the store beyond what is there."""
+    """Estimate the bytes that the missing layers and their file tree take in the store."""
     return (1 + UNPACKED) * sum(layer.size for layer in _lacking(locked, store))
 
 
 def _content(locked: LockedBase) -> RemoteImage:
     if locked.content is None:
-        raise BaseError(f"base {locked.name} is no image of a registry", code="base-not-published", fix="lock again")
+        raise BaseError(
+            f"base {locked.name} is not an image of a registry", code="base-not-published", fix="lock again"
+        )
     return locked.content
 
 

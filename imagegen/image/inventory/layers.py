@@ -93,10 +93,10 @@ def _examine(path: str, node: Regular, *, flags: int) -> File | None:
 # untrusted input: time and memory are bounded. Source: OCI image-spec v1.1, layer.md (whiteouts).
 
 _MAX_TEXT = 16 << 20  # bytes of one file
-# Bytes. Of larger files a copy without their GPU code has to do, since a stream cannot be read again where it does not:
-# those are CUDA's libraries, for which it does. It did not for the 440 MB of Triton (measured 2026-11-21).
+# Bytes. A larger file is scanned without its GPU code, since a stream cannot be read again. Only CUDA's libraries are
+# larger, and their scans need none. Triton, with 440 MB, needed its own (measured 2026-11-21).
 _WHOLE = 512 << 20
-_BUFFER = 1 << 16  # bytes: tarfile copies what is left of it for each header
+_BUFFER = 1 << 16  # bytes; tarfile copies the rest of the buffer for each header
 _BLOCK = 1 << 20
 # How libraries are found, and what an environment and a distribution say of themselves.
 _TEXT = re.compile(

@@ -52,7 +52,7 @@ def installed(tree: FileTree) -> dict[str, InstalledDeb]:
 def licences(copyright_file: str) -> tuple[str, ...]:
     """The short names that a machine-readable copyright file gives to files and to the whole; else nothing.
 
-    What stands of a licence alone, in a paragraph without files, is its text.
+    A paragraph of a licence without files is its text.
     """
     names = set()
     for number, fields in enumerate(paragraphs(copyright_file)):
@@ -92,8 +92,8 @@ def paragraphs(text: str) -> Iterator[dict[str, str]]:
 # The base under the packages: a root's libraries, by the names under which the dynamic loader finds them.
 #
 # Sources: ld.so(8) for the order of the search, ldconfig(8) for /etc/ld.so.conf; Debian's multiarch directories as its
-# glibc has them built in, /lib64 and /usr/lib64 as those of Red Hat's and SUSE's do. The loader's cache is not read: it
-# holds what these directories held when ldconfig last ran.
+# glibc has them built in, /lib64 and /usr/lib64 as in Red Hat's and SUSE's glibc. The loader's cache is not read, since
+# it may be older than the directories.
 
 _BUILT_IN = (
     *("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu"),
@@ -116,7 +116,7 @@ def from_directories(
 def of(
     tree: FileTree, *, environment: Mapping[str, str] | None = None, interpreter: str | None = None
 ) -> SystemLibraries:
-    """The system in a tree. `environment` is what its processes have, `interpreter` the absolute path of its Python."""
+    """The system in a tree. `environment` are its variables, `interpreter` its Python's absolute path."""
     preloaded = tuple(
         directory for directory in (environment or {}).get("LD_LIBRARY_PATH", "").split(":") if directory[:1] == "/"
     )
@@ -147,7 +147,7 @@ def configured(tree: FileTree) -> list[str]:
 
 
 def _said(tree: FileTree, path: str) -> Iterator[tuple[str, bool]]:
-    """Yield what a file of the loader's configuration names: directories, and further files."""
+    """Yield the directories and further files that a file of the loader's configuration names."""
     text = read_file(tree, path, _MAX_CONFIGURATION)
     for line in (text or b"").decode(errors="replace").splitlines():
         words = line.partition("#")[0].replace(",", " ").replace(":", " ").split()
@@ -234,7 +234,7 @@ def _add_private(tree: FileTree, users: Mapping[str, File], libraries: dict[str,
 def _libraries_of(
     tree: FileTree, directories: Sequence[str], names: set[str], user: Elf | None
 ) -> tuple[dict[str, File], dict[str, str]]:
-    """Libraries of these names alone."""
+    """Return the libraries with these names."""
     libraries: dict[str, File] = {}
     paths: dict[str, str] = {}
     for directory in directories:
@@ -256,7 +256,7 @@ def _expanded(directories: Iterable[str], path: str) -> list[str]:
 
 
 def _python(program: File | None, libraries: Mapping[str, File]) -> File | None:
-    """Return the file that defines Python's functions: the program, or the libpython that it is linked against."""
+    """Return the file that defines Python's functions, which is the program or its libpython."""
     if program is None or program.elf is None or "Py_Initialize" in program.elf.exported:
         return program
     needed = (libraries.get(name) for name in program.elf.needed if name.startswith("libpython"))

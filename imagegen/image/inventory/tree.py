@@ -1,6 +1,6 @@
 """A file tree as a process sees it that has the tree as its root, and the Python environments in it.
 
-Links mean what they mean inside: an absolute one begins at the tree's root, and `..` ends there.
+Links are followed inside the tree: an absolute one begins at its root, and `..` ends there.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ Node: TypeAlias = SymbolicLink | Directory | Regular
 
 
 class FileTree(Protocol):
-    """Paths are absolute in the tree and lead through no link: see `place`. What is no file, link or directory is not
-    there. Nothing here raises for what cannot be read: that is a file which is unreadable, or nothing.
+    """Paths are absolute in the tree and lead through no link: see `place`. Devices and pipes are left out. No method
+    raises for an unreadable file, which is absent or has a scan with the reason.
     """
 
     def look(self, path: str) -> Node | None:
@@ -59,7 +59,7 @@ class FileTree(Protocol):
         """A whole file of text; None where it is longer than `limit` bytes, or cannot be read."""
 
     def examine(self, files: Mapping[str, Regular]) -> Mapping[str, File]:
-        """Scan each of these files. One that is no ELF file has neither `elf` nor `unreadable`."""
+        """Scan each of these files. One that is not an ELF file has neither `elf` nor `unreadable`."""
 
 
 def place(tree: FileTree, path: str) -> str | None:
@@ -116,7 +116,7 @@ def parent(path: str) -> str:
 
 # Python environments in a file tree: where modules are imported from, and by which program.
 #
-# Sources: CPython's documentation of sys.prefix, `site` and `venv` (pyvenv.cfg beside the program or one directory up);
+# Sources: CPython's documentation of sys.prefix, `site` and `venv` (pyvenv.cfg next to the program or one level up);
 # Debian's Python policy for dist-packages; sysconfig's schemes for lib64.
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -320,7 +320,7 @@ def installed(tree: FileTree, environment: Environment) -> InstalledSet:
     required = {behind[path] for distribution in by_name.values() for path in distribution.files}
     files = tree.examine({path: node for path, node in nodes.items() if path in required})
     for loser, paths in _given_way(by_name, {path: node.size for path in behind if (node := nodes.get(behind[path]))}):
-        loser.files |= dict.fromkeys(paths)  # what is there is not what its record promises
+        loser.files |= dict.fromkeys(paths)  # the files there differ from its record
     packages = (
         _package(distribution, lambda path: files.get(behind[path]), environment.site)
         for distribution in by_name.values()
@@ -330,10 +330,10 @@ def installed(tree: FileTree, environment: Environment) -> InstalledSet:
 
 
 def python_of(packages: Iterable[Package]) -> str | None:
-    """Return the Python that packages are installed for, where no path states it; None where two are as likely.
+    """Return the Python that packages are installed for, if no path states it; None if two are as likely.
 
     It is the one that most single-Python wheels are for, since pip installs only fitting ones. Without such wheels, it
-    is the one for which most packages have extension modules: some have modules for several, or for another one alone.
+    is the one for which most packages have extension modules: some have modules for several, or only for another one.
     """
     installed_packages = list(packages)
     votes = Counter(version for package in installed_packages if (version := one_python(package.tags)))
@@ -391,12 +391,12 @@ class _Modules:
         return list(unowned.values())
 
     def _claim_recorded(self, distribution: _Distribution) -> bool:
-        """Give it what its record names and is there; whether it has a record."""
+        """Give it the existing files of its record; return whether it has a record."""
         distribution.files |= dict.fromkeys(self._by_top.get(self._top(distribution.metadata), ()))
         try:
             rows = _record(self._tree, distribution.metadata)
         except (csv.Error, ValueError) as error:
-            distribution.unreadable, rows = f"it is no list of files: {error}", None
+            distribution.unreadable, rows = f"it is not a list of files: {error}", None
         home = join(posixpath.normpath(join(self._site, "../" * _ABOVE)), "")
         for row, sha256, size in rows or ():
             path = row if row in self.behind else posixpath.normpath(row)
@@ -428,7 +428,7 @@ def _distribution(tree: FileTree, path: str) -> _Distribution | None:
     name, _, version_part = stem.partition("-")
     metadata_path = path if isinstance(tree.look(path), Regular) else join(path, _METADATA_FILES[kind])
     if not any(place(tree, candidate) for candidate in (metadata_path, join(path, "RECORD"))):
-        return None  # what uninstalling leaves
+        return None  # uninstalling leaves such directories
     headers, wheel = _headers(tree, metadata_path), _headers(tree, join(path, "WHEEL"))
     return _Distribution(
         name=_plain(canonicalize_name(_value(headers, "Name") or name))[:_LONGEST],
@@ -471,7 +471,7 @@ def _record(tree: FileTree, metadata: str) -> list[tuple[str, str | None, int | 
 
 
 def _tops(tree: FileTree, distribution: _Distribution, candidates: Iterable[str]) -> list[str]:
-    """Return those of the top-level names in `there` that are this distribution's modules or packages."""
+    """Return the top-level names in `candidates` that are this distribution's modules or packages."""
     text = (read_file(tree, join(distribution.metadata, "top_level.txt"), _MAX_TEXT) or b"").decode(errors="replace")
     names = set(text.split()) or {distribution.name.replace("-", "_")}
     return [

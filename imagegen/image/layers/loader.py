@@ -1,6 +1,6 @@
 """The layer by which the dynamic loader finds libraries in directories that a lock declares: ld.so.conf and its cache.
 
-ldconfig does not run: the base's own cache gets the entries that it would make. Source: ldconfig(8), ld.so(8).
+ldconfig does not run. The base's own cache gets the entries that it would make. Source: ldconfig(8), ld.so(8).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MAX_CACHE = 64 << 20  # bytes
 
 @dataclass(frozen=True)
 class LoaderLibrary:
-    """A library of a declared directory: the loader finds it by `name`, its SONAME, at `path`.
+    """A library of a declared directory. The loader finds it by `name`, its SONAME, at `path`.
 
     `file` is the file at `real`, a path without links; `wheel` is the distribution that it belongs to. `linked` means
     that `path` is not there, and becomes a link to the file.
@@ -96,7 +96,7 @@ def _cache_of(root: Path) -> LoaderCache:
 
 
 class _ImageTree:
-    """The files of an image-to-be, from the parts of its lock: the base's tree, wheels, links, copied files."""
+    """The files of a planned image, from the parts of its lock: base tree, wheels, links, copied files."""
 
     def __init__(self, lock: Lock, store: Store, root: Path) -> None:
         self._lock, self._store, self._root = lock, store, root
@@ -171,7 +171,7 @@ class _ImageTree:
         return {path.removeprefix(above).partition("/")[0] for path in paths} | set(below or ())
 
     def _library(self, directory: str, path: str) -> LoaderLibrary | None:
-        """Return the library in the file at `path`; None for what the loader does not take."""
+        """Return the library in the file at `path`; None for a file that the loader does not take."""
         real = self.real(path)
         if real is None:
             return None
@@ -191,7 +191,7 @@ class _ImageTree:
 
 
 def _scan_file(path: Path) -> File | None:
-    """Return what an audit knows of a file; None for what is no regular file."""
+    """Return the scan of a file; None if it is not a regular file."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             status = os.fstat(file.fileno())
