@@ -16,10 +16,10 @@ from the bottom up. Source of the rules: OCI image-spec v1.1, layer.md ("Applyin
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Generic, TypeAlias, TypeVar, cast
+from typing import Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 from imagegen.core.layer_tar import MAX_DEPTH, OPAQUE, PATH_MAX, WHITEOUT
 
@@ -86,10 +86,14 @@ def follow_links(
             way = way[:1] if target.target.startswith("/") else way
             names += _names(target.target)
         elif len(way) > MAX_DEPTH:
-            raise ValueError(f"{path[:200]!r}: more than {MAX_DEPTH} folders lie in each other")
+            raise _too_deep(path)
         else:
             way.append(target)
     return way
+
+
+def _too_deep(path: str) -> ValueError:
+    return ValueError(f"{path[:200]!r}: more than {MAX_DEPTH} folders lie in each other")
 
 
 def _names(path: str) -> list[str]:
@@ -111,8 +115,7 @@ class Node(Generic[Entry]):
 _Position: TypeAlias = "tuple[str, Node[Entry] | None]"  # a path without links, and what is there
 
 
-@dataclass(slots=True)
-class TreeChange:
+class TreeChange(NamedTuple):
     """The effect of a member, by paths without links, in the order in which it is applied to files.
 
     Remove what is `removed`, create the directories `created`, then put the member at `path`; "": put nothing. `source`
@@ -120,8 +123,8 @@ class TreeChange:
     """
 
     path: str = ""
-    removed: list[str] = field(default_factory=list)
-    created: list[str] = field(default_factory=list)
+    removed: Sequence[str] = ()
+    created: Sequence[str] = ()
     source: str = ""
     is_merged: bool = False
 
@@ -131,48 +134,60 @@ class DanglingLinkError(ValueError):
 
 
 class MergedTree(Generic[Entry]):
-    """The merged layers of an image. `followed` counts the names in the targets of links that were followed."""
+    """The merged layers of an image.
+
+    `followed` counts the names in the targets of links that were followed, `created` the directories without a member.
+    """
 
     def __init__(self) -> None:
         self._root: Node[Entry] = Node(None, 0, {})
-        self._layer = 0
-        self.followed = 0
+        self._layer = self.followed = self.created = 0
+        # The directory of the last member: its path there, and without links. Its way is part of the current layer.
+        self._opened: tuple[str | None, str, dict[str, Node[Entry]]] = (None, "", {})
 
     def begin_layer(self) -> None:
         """Begin the next layer, whose whiteouts hide what was added before."""
         self._layer += 1
+        self._opened = (None, "", {})
 
     def add(self, path: str, kind: MemberKind | None, entry: Entry | None = None, target: str = "") -> TreeChange:
         """Add a member; `path` and the target of a hard link are as `layer_tar.members` gives them.
 
         Raises DanglingLinkError, and ValueError for links in circles and for a path that is too deep.
         """
-        name = path.rpartition("/")[2]
-        if not name or (kind is None and not is_whiteout(name)):
+        directory, _, name = path.rpartition("/")
+        if name.startswith(WHITEOUT):
+            self._opened = (None, "", {})
+            return TreeChange(removed=[*self._white_out(*self._way(directory)[-1], name)])
+        if not name or kind is None:
             return TreeChange()
-        *way, (real, previous) = self._way(path)
-        if is_whiteout(name):
-            return TreeChange(removed=[*self._white_out(*way[-1], name)])
-        change = TreeChange(real, source=self._way(target)[-1][0] if kind is MemberKind.HARD_LINK else "")
-        children = self._open(way, change)
-        if previous and kind is MemberKind.DIRECTORY and previous.children is not None:
-            previous.entry, previous.layer, previous.changed = entry, self._layer, self._layer
-            change.is_merged = True
-            return change
-        if previous and previous.children is None and change.source == real:
-            change.path = ""
-            return change
-        if children.pop(name, None):
-            change.removed.append(real)
+        source = self._real(target) if kind is MemberKind.HARD_LINK else ""
+        removed: list[str] = []
+        created: list[str] = []
+        if directory != self._opened[0]:
+            self._opened = (directory, *self._open(directory, removed, created))
+        _, real_directory, children = self._opened
+        real = f"{real_directory}/{name}" if real_directory else name
+        previous = children.get(name)
+        if previous:
+            if kind is MemberKind.DIRECTORY and previous.children is not None:
+                previous.entry, previous.layer, previous.changed = entry, self._layer, self._layer
+                return TreeChange(real, removed, created, is_merged=True)
+            if previous.children is None and source == real:
+                return TreeChange("", removed, created)
+            if previous.children is not None or previous.target is not None:
+                self._opened = (None, "", {})
+            del children[name]
+            removed.append(real)
         if kind is MemberKind.HARD_LINK:
-            file = self.at(change.source)
+            file = self.at(source)
             if file is None or file.children is not None:
                 raise DanglingLinkError(f"{path[:200]!r} is a hard link to {target[:200]!r}, which leads to no file")
             children[name] = Node(file.entry, self._layer, None, file.target, self._layer)
         else:
             link = target if kind is MemberKind.SYMBOLIC_LINK else None
             children[name] = Node(entry, self._layer, {} if kind is MemberKind.DIRECTORY else None, link, self._layer)
-        return change
+        return TreeChange(real, removed, created, source)
 
     def at(self, path: str) -> Node[Entry] | None:
         """Return the node at a path that leads through no link; None if there is none."""
@@ -190,13 +205,18 @@ class MergedTree(Generic[Entry]):
             waiting += below
             yield from below
 
-    def _way(self, path: str) -> list[_Position[Entry]]:
-        """Return path and node of everything on the way to `path`, from the root. The last name is not followed."""
+    def _real(self, path: str) -> str:
+        """Return a path with the links above its last name followed."""
+        directory, _, name = path.rpartition("/")
+        return _join(self._way(directory)[-1][0], name)
 
-        def look(position: _Position[Entry], name: str, is_last: bool) -> _Position[Entry] | SymbolicLink:
+    def _way(self, path: str) -> list[_Position[Entry]]:
+        """Return path and node of everything on the way to `path`, from the root, with all links followed."""
+
+        def look(position: _Position[Entry], name: str, _is_last: bool) -> _Position[Entry] | SymbolicLink:
             directory, node = position
             child = node.children.get(name) if node and node.children else None
-            if child and child.target is not None and not is_last:
+            if child and child.target is not None:
                 self.followed += child.target.count("/") + 1
                 return SymbolicLink(child.target)
             return _join(directory, name), child
@@ -204,18 +224,25 @@ class MergedTree(Generic[Entry]):
         root: _Position[Entry] = ("", self._root)
         return follow_links(path, root, look)
 
-    def _open(self, way: Iterable[_Position[Entry]], change: TreeChange) -> dict[str, Node[Entry]]:
-        """Create the missing directories of a way, and return the children of the last one."""
+    def _open(self, path: str, removed: list[str], created: list[str]) -> tuple[str, dict[str, Node[Entry]]]:
+        """Create the missing directories of a path; return it without links, and the children of the last directory.
+
+        Add to `removed` and `created` the paths of replaced files and of created directories.
+        """
+        way = self._way(path)
+        if len(way) > MAX_DEPTH:
+            raise _too_deep(path)
         children: dict[str, Node[Entry]] = {}
-        for path, node in way:
+        for real, node in way:
             directory = node
             if directory is None or directory.children is None:
-                change.removed += [path] if directory else []
-                change.created.append(path)
-                directory = children[path.rpartition("/")[2]] = Node(None, self._layer, {})
+                removed += [real] if directory else []
+                created.append(real)
+                self.created += 1
+                directory = children[real.rpartition("/")[2]] = Node(None, self._layer, {})
             directory.changed = self._layer
             children = cast("dict[str, Node[Entry]]", directory.children)
-        return children
+        return way[-1][0], children
 
     def _white_out(self, directory: str, node: Node[Entry] | None, name: str) -> Iterator[str]:
         """Apply a whiteout, and yield the paths that it removes."""

@@ -419,14 +419,14 @@ def test_names_of_members_are_counted(tmp_path: Path) -> None:
         read_layer(io.BytesIO(as_tar({f"{n}/" + "b/" * 90: b"" for n in range(400)})), tmp_path, allowance)
 
 
-def test_directories_and_links_that_paths_lead_through_are_counted(tmp_path: Path) -> None:
+def test_directories_and_links_that_paths_lead_through_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers, "_MAX_CREATED", 1000)
+    monkeypatch.setattr(layers, "_MAX_FOLLOWED", 10_000)
     deep = read_layer(io.BytesIO(as_tar({f"{n}/" + "a/" * 90 + "b": b"" for n in range(30)})), tmp_path, Allowance())
-    tree = LayeredTree()
-    tree._created = Allowance(members=1000)
     with raises("fetch-layer-too-large"):
-        tree.add(deep)
-    links: Things = {"l": To("a/" * 190), **{f"l/{n}": b"" for n in range(60)}}
-    tree = LayeredTree()
-    tree._max_followed = 10_000
+        LayeredTree().add(deep)
+    links: Things = {"l": To("a/" * 190), **{f"l/{n}/x": b"" for n in range(60)}}
     with raises("fetch-layer-too-large"):
-        tree.add(read_layer(io.BytesIO(as_tar(links)), tmp_path, Allowance()))
+        LayeredTree().add(read_layer(io.BytesIO(as_tar(links)), tmp_path, Allowance()))

@@ -98,6 +98,8 @@ _MAX_TEXT = 16 << 20  # bytes of one file
 _WHOLE = 512 << 20
 _BUFFER = 1 << 16  # bytes; tarfile copies the rest of the buffer for each header
 _BLOCK = 1 << 20
+_MAX_CREATED = 300_000  # directories that have no member of their own
+_MAX_FOLLOWED = 100_000_000  # names in targets of links
 # How libraries are found, and what an environment and a distribution say of themselves.
 _TEXT = re.compile(
     r"etc/ld\.so\.conf|etc/(.*/)?[^/]*\.conf|(etc|usr/lib)/os-release|var/lib/(dpkg/status|apt/extended_states)|(.*/)?pyvenv\.cfg|.*\.pth|.*\.egg-link|.*\.egg-info"
@@ -169,21 +171,19 @@ class LayeredTree:
 
     def __init__(self) -> None:
         self._tree = MergedTree[Leaf]()
-        self._created = Allowance(members=300_000)  # directories that have no entry of their own
-        self._max_followed = 100_000_000  # names in targets of links
 
     def add(self, layer: Iterable[LayerEntry]) -> None:
         """Put a layer over the others. Raises FetchError for paths that take too long to follow, or run in circles."""
-        self._tree.begin_layer()
+        tree = self._tree
+        tree.begin_layer()
         for entry in layer:
             try:
-                change = self._tree.add(entry.path, entry.kind, entry.leaf, entry.target)
+                tree.add(entry.path, entry.kind, entry.leaf, entry.target)
             except DanglingLinkError:
-                change = self._tree.add(entry.path, MemberKind.FILE, Leaf(File(0, unreadable="a link to nothing")))
+                tree.add(entry.path, MemberKind.FILE, Leaf(File(0, unreadable="a link to nothing")))
             except ValueError as error:
                 raise FetchError("a layer cannot be read", code="fetch-layer-invalid", why=str(error)) from error
-            fits = self._created.take(0, members=len(change.created)) and self._tree.followed <= self._max_followed
-            _require(fits, entry.path)
+            _require(tree.created <= _MAX_CREATED and tree.followed <= _MAX_FOLLOWED, entry.path)
 
     def look(self, path: str) -> Node | None:
         return _node(self._tree.at(path))
