@@ -6,9 +6,10 @@ from the bottom up. Source of the rules: OCI image-spec v1.1, layer.md ("Applyin
 1. An entry replaces the entry at its path with all that is below it. A directory over a directory replaces only its
    attributes.
 2. A whiteout hides what lower layers have: `.wh.NAME` its sibling NAME, `.wh..wh..opq` all siblings. What its own layer
-   has stays, whatever their order in the tar. In a directory that does not exist it has no effect.
-3. A symbolic link above an entry is followed inside the tree: an absolute target begins at the root, and `..` ends
-   there. A directory above an entry is created if it is missing, and replaces a file.
+   has stays, whatever their order in the tar.
+3. A symbolic link above an entry or whiteout is followed inside the tree: an absolute target begins at the root, and
+   `..` ends there. (Engines differ: overlayfs snapshotters of containerd replace the link by a directory.) A directory
+   above an entry or whiteout is created if it is missing, and replaces a file.
 4. A hard link is one more name of the file, or symbolic link, that its target is when the member is added.
 5. Devices and pipes are ignored.
 """
@@ -156,17 +157,19 @@ class MergedTree(Generic[Entry]):
         Raises DanglingLinkError, and ValueError for links in circles and for a path that is too deep.
         """
         directory, _, name = path.rpartition("/")
-        if name.startswith(WHITEOUT):
-            self._opened = (None, "", {})
-            return TreeChange(removed=[*self._white_out(*self._way(directory)[-1], name)])
-        if not name or kind is None:
+        is_whiteout = name.startswith(WHITEOUT)
+        if not name or (kind is None and not is_whiteout):
             return TreeChange()
-        source = self._real(target) if kind is MemberKind.HARD_LINK else ""
+        source = self._real(target) if kind is MemberKind.HARD_LINK and not is_whiteout else ""
         removed: list[str] = []
         created: list[str] = []
         if directory != self._opened[0]:
             self._opened = (directory, *self._open(directory, removed, created))
         _, real_directory, children = self._opened
+        if is_whiteout:
+            self._opened = (None, "", {})
+            removed += self._white_out(real_directory, children, name)
+            return TreeChange("", removed, created)
         real = f"{real_directory}/{name}" if real_directory else name
         previous = children.get(name)
         if previous:
@@ -244,9 +247,8 @@ class MergedTree(Generic[Entry]):
             children = cast("dict[str, Node[Entry]]", directory.children)
         return way[-1][0], children
 
-    def _white_out(self, directory: str, node: Node[Entry] | None, name: str) -> Iterator[str]:
+    def _white_out(self, directory: str, children: dict[str, Node[Entry]], name: str) -> Iterator[str]:
         """Apply a whiteout, and yield the paths that it removes."""
-        children = (node and node.children) or {}
         for child in [*children] if name == OPAQUE else [name.removeprefix(WHITEOUT)]:
             yield from self._hide(children, directory, child)
 
@@ -258,7 +260,7 @@ class MergedTree(Generic[Entry]):
             yield _join(directory, name)
         elif node and node.children:
             node.entry = node.entry if node.layer == self._layer else None
-            yield from self._white_out(_join(directory, name), node, OPAQUE)
+            yield from self._white_out(_join(directory, name), node.children, OPAQUE)
 
 
 def _join(directory: str, name: str) -> str:

@@ -108,9 +108,12 @@ class _Layer:
             source = ""
             if member.kind is MemberKind.HARD_LINK:
                 source = f"{self._real(source_directory)}/{source_name}".lstrip("/")
-            self.own |= dict.fromkeys(filter(None, _parents(path)), "/")
+            self._create(_parents(path))
             if path != source or self.merged().get(path, "/") == "/":
                 self._put(path, member, source)
+
+    def _create(self, directories: list[str]) -> None:
+        self.own |= dict.fromkeys(filter(None, directories), "/")
 
     def _put(self, path: str, member: Member, source: str) -> None:
         if member.kind is not MemberKind.DIRECTORY:
@@ -126,8 +129,7 @@ class _Layer:
             self.own[path] = "/" if member.kind is MemberKind.DIRECTORY else link
 
     def _white_out(self, directory: str, name: str) -> None:
-        if directory and self.merged().get(directory) != "/":
-            return
+        self._create([directory, *_parents(directory)])
         if name == OPAQUE:
             self.opaque.add(directory)
         else:
