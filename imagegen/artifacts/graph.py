@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from imagegen.lock.foundation import InterpreterArchive, LockedBase, LockedDeb, LockedPackages
+from imagegen.lock.foundation import LockedBase, LockedDeb, LockedPackages
 from imagegen.lock.model import (
     CopiedFile,
     Foundation,
@@ -27,7 +27,7 @@ from imagegen.lock.model import (
 )
 from imagegen.oci.documents import LayerDescriptor
 
-_File = LockedFile | LockedDeb | InterpreterArchive | LayerDescriptor | CopiedFile | WheelPatch | LockedPatch
+_File = LockedFile | LockedDeb | LayerDescriptor | CopiedFile | WheelPatch | LockedPatch
 _Product = LockedWheel | LockedBuild | LockedBase | LockedPackages | Foundation | Lock
 _T = TypeVar("_T")
 
@@ -91,7 +91,7 @@ def _foundation(foundation: Foundation) -> Artifact:
     if added := foundation.added:
         bottom = Artifact(added, (bottom, *map(Artifact, added.debs)))
     archive = foundation.interpreter.file
-    return Artifact(foundation, (bottom, *([Artifact(archive)] if archive else [])))
+    return Artifact(foundation, (bottom, *([Artifact(archive.locked_file)] if archive else [])))
 
 
 def _base(base: LockedBase) -> Artifact:

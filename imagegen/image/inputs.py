@@ -21,10 +21,9 @@ from imagegen.core.store import Store
 from imagegen.core.text import counted
 from imagegen.image import base
 from imagegen.image.interpreter import unpack
-from imagegen.lock import foundation, patched, sdist
+from imagegen.lock import patched, sdist
 from imagegen.lock.foundation import (
     BUILD_PLATFORM,
-    InterpreterArchive,
     LockedDeb,
     LockedInterpreter,
     directory,
@@ -43,7 +42,16 @@ from imagegen.lock.model import (
     WheelPatch,
 )
 from imagegen.lock.sdist import SdistBuilder
-from imagegen.lock.sources import Finder, RequiredFile, fetch_commit, in_parallel, mirrored, missing, missing_commit
+from imagegen.lock.sources import (
+    Finder,
+    RequiredFile,
+    fetch_commit,
+    fetch_interpreter,
+    in_parallel,
+    mirrored,
+    missing,
+    missing_commit,
+)
 from imagegen.oci.documents import PLATFORMS, LayerDescriptor, digest_of
 
 
@@ -54,7 +62,6 @@ def contents(lock: Lock) -> dict[str, str]:
     descriptions |= {patch.digest: patch.filename for patch in image.of_kind(LockedPatch)}
     descriptions |= {file.digest: file.path for file in project_files(lock)}
     descriptions |= {deb.digest: f"Debian package {deb.name} {deb.version}" for deb in image.of_kind(LockedDeb)}
-    descriptions |= {archive.digest: archive.filename for archive in image.of_kind(InterpreterArchive)}
     below = lock.foundation
     if below.interpreter.file or below.added:
         descriptions[tree_key(below)] = f"the tree under the stack of {lock.cell}, unpacked"
@@ -155,8 +162,9 @@ def complete(error: MissingFiles, lock: Lock, store: Store) -> MissingFiles:
     required_files = (file for wheel in wheels for file in RequiredFile.of(wheel))
     lacking = [missing(file) for file in required_files if not store.has(file.file.digest)]
     lacking += [missing_commit(wheel) for wheel in wheels if wheel.git and not store.has(wheel.source.digest)]
-    archive = foundation.missing(lock.interpreter, store)
-    lacking += [*([archive] if archive else []), *base.missing(lock.base, store)]
+    if (archive := lock.interpreter.file) and not store.has(archive.digest):
+        lacking.append(missing(RequiredFile(lock.interpreter.name, archive.locked_file)))
+    lacking += base.missing(lock.base, store)
     if lock.added:
         lacking += base.missing_packages(lock.added, base.key(lock.base), store)
     if other := bytecode_base(lock):
@@ -268,7 +276,7 @@ def tree(below: Foundation, context: Context, prebuilt: base.PrebuiltBase | None
         if context.store.use(root) is None or not (root / locked.path.lstrip("/")).is_file():
             shutil.rmtree(root, ignore_errors=True)
             bottom = _bottom_tree(below, context, prebuilt)
-            foundation.fetch(locked, context)
+            fetch_interpreter(locked, context)
             with (
                 timed(context.progress, f"unpacking interpreter {locked.name}"),
                 context.store.temporary_directory("rootfs") as work,

@@ -26,6 +26,7 @@ from imagegen.lock.foundation import (
 from imagegen.lock.tables import (
     BUILT,
     GIT,
+    INTERPRETER,
     LINKS,
     LOCAL,
     PATCHED,
@@ -47,6 +48,7 @@ from imagegen.spec.model import Cell, ConfigField, EnvVar, ExposedPort, FileConf
 __all__ = [
     "BUILT",
     "GIT",
+    "INTERPRETER",
     "LINKS",
     "LOCAL",
     "LOCK_VERSION",

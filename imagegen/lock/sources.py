@@ -23,11 +23,13 @@ from imagegen.core.progress import Meter
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.text import redact
-from imagegen.lock.model import BUILT, GIT, LINKS, LOCAL, URL, LockedBuild, LockedFile, LockedWheel
+from imagegen.lock.foundation import MIRROR, LockedInterpreter
+from imagegen.lock.model import BUILT, GIT, INTERPRETER, LINKS, LOCAL, URL, LockedBuild, LockedFile, LockedWheel
 from imagegen.oci.documents import digest_of
 from imagegen.oci.registry.mirror import Mirror
 
 _THREADS = 6
+_LARGEST_INTERPRETER = 1 << 30  # bytes; the largest of python-build-standalone's stripped archives has 0.05 GB
 # Where an index keeps its files, "https://files.example", by the digest of its address, of the alias where it has none
 # here: as its last page showed it. With it, a file with a hint needs no page.
 _FILE_HOSTS = Cache("file-host", str)
@@ -77,7 +79,9 @@ class Finder:
                 continue
             requested.add(url)
             try:
-                size = self._client.size(url) if required.file.size is None else required.file.size
+                size = required.file.size
+                if size is None:
+                    size = _bounded(required.file, self._client.size(url), url)
                 self._client.download(url, self._store, sha256=required.file.sha256, size=size, meter=self._meter)
             except FetchError as error:
                 tried.append(error.summary)
@@ -89,7 +93,9 @@ class Finder:
         if self._mirror is None:
             return False
         try:
-            size = self._mirror.size(required.file.digest) if required.file.size is None else required.file.size
+            size = required.file.size
+            if size is None and (mirrored_size := self._mirror.size(required.file.digest)) is not None:
+                size = _bounded(required.file, mirrored_size, str(self._mirror))
             has_file = size is not None and self._mirror.take(required.file.digest, size, self._store, self._meter)
         except FetchError as error:
             tried.append(error.summary)
@@ -105,14 +111,18 @@ class Finder:
         for link in self._settings.find_links:
             links = self._listing(link, "", partial(package_index.find_links, self._client, link), tried)
             yield from self._matching(links, required, link, tried)
-        for index_url in self._settings.extra_indexes:
+        is_interpreter = required.file.index == INTERPRETER
+        for index_url in () if is_interpreter else self._settings.extra_indexes:
             links = self._project(index_url.rstrip("/"), required.name, tried)
             yield from self._matching(links, required, index_url, tried)
         if required.file.url:
+            if is_interpreter and (mirror := self._settings.env.get(MIRROR)):
+                # As uv does: the path below .../releases/download is appended to the mirror's address, percent-encoded.
+                yield f"{mirror.rstrip('/')}/{'/'.join(required.file.url.split('/')[-2:])}"
             yield required.file.url
         if required.file.index == LOCAL:
             tried.append("the project: the path in the matrix does not exist")
-        if required.file.index not in (URL, LINKS, BUILT, LOCAL):
+        if required.file.index not in (URL, LINKS, BUILT, LOCAL, INTERPRETER):
             yield from self._in_index(required, tried)
 
     def _in_index(self, required: RequiredFile, tried: list[str]) -> Iterator[str]:
@@ -219,6 +229,8 @@ def missing(required: RequiredFile, tried: Sequence[str] = ()) -> Missing:
         URL: f"{links}, or reach {required.file.url}",
         LINKS: f"{links}: only such places have had it",
         BUILT: "`imagegen wheels build` makes it again",
+        INTERPRETER: f"put {required.file.filename} into a directory that PIP_FIND_LINKS names, "
+        f"set {MIRROR} to a mirror of python-build-standalone, or reach {required.file.url}",
     }
     again = "correct its recipe under wheels/, and lock again" if required.recipe else "`imagegen lock` looks again"
     other = (
@@ -259,6 +271,26 @@ def fetch_commit(package: LockedWheel | LockedBuild, context: Context) -> None:
             why=f"expected {file.digest}, got {archive.digest}, of the same tree {locked.tree}",
             fix="use the imagegen that wrote the lock, or lock again",
         )
+
+
+def fetch_interpreter(locked: LockedInterpreter, context: Context) -> None:
+    """Fetch a standalone interpreter's archive into the store. Raises MissingFiles with all sources that were tried."""
+    if locked.file is None or context.store.intact(locked.file.digest, None):
+        return
+    with Client(context.settings) as client, context.progress.meter(f"fetching {locked.file.filename}", 0) as meter:
+        finder = Finder(client, context.store, context.settings, meter)
+        finder.fetch(RequiredFile(locked.name, locked.file.locked_file))
+
+
+def _bounded(file: LockedFile, size: int, source: str) -> int:
+    """Return the size that a source gives for a file whose size the lock does not name. Raises FetchError."""
+    if file.index == INTERPRETER and size > _LARGEST_INTERPRETER:
+        raise FetchError(
+            f"{redact(source)} is not the expected file",
+            code="fetch-digest-mismatch",
+            why=f"no interpreter's archive has {size} bytes",
+        )
+    return size
 
 
 def _lacks(location: str) -> str:

@@ -120,6 +120,7 @@ def _keys(table: type) -> list[tuple[str, str, Any]]:
 GIT = "git"  # the file is made of a commit
 URL = "url"  # the file has an address of its own
 LINKS = "find-links"  # only places that the user names have the file
+INTERPRETER = "python-build-standalone"  # the file is the archive of a standalone interpreter; in no lock file
 BUILT = "wheelhouse"  # a compiler makes the file
 LOCAL = "local"  # the file, or the directory that it is made of, is on the user's disk
 PATCHED = "patched"  # the file is another wheel with patches of the project

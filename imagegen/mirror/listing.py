@@ -10,13 +10,10 @@ from imagegen.core.context import Context
 from imagegen.core.store import Store
 from imagegen.image import base, inputs
 from imagegen.image.base.fetch import PACKAGES, listing
-from imagegen.lock import fetch_sources, foundation, inputs_hash
-from imagegen.lock.foundation import InterpreterArchive
+from imagegen.lock import fetch_sources, inputs_hash
 from imagegen.lock.model import BUILT, LOCAL, Lock, LockedFile
-from imagegen.oci.documents import (
-    Descriptor,
-    LayerDescriptor,
-)
+from imagegen.lock.sources import fetch_interpreter
+from imagegen.oci.documents import Descriptor, LayerDescriptor
 from imagegen.spec.recipe import Recipe
 
 FILES = "application/vnd.imagegen.mirror.files.v1"  # artifact that lists the files of a lock
@@ -43,7 +40,7 @@ def collect(locked: Lock, recipes: Mapping[str, Recipe], context: Context) -> No
         fetch_sources(locked.builds, recipes, context)
     if any(wheel.sdist for wheel in locked.wheels):
         inputs.fetch_parts(locked, context)
-    foundation.fetch(locked.interpreter, context)
+    fetch_interpreter(locked.interpreter, context)
     base.fetch_files(locked.base, context)
     if locked.added:
         base.fetch_packages(locked.added, context)
@@ -58,8 +55,8 @@ def listings(locked: Lock, store: Store) -> tuple[MirrorArtifact, ...]:
     """
     image = plan(locked)
     named_files = [file for file in image.of_kind(LockedFile) if file.index not in (LOCAL, BUILT)]
-    files = {file.digest: (file.filename, file.size or _size(file.digest, store)) for file in named_files}
-    files |= {file.digest: (file.filename, _size(file.digest, store)) for file in image.of_kind(InterpreterArchive)}
+    sizes = {file.digest: file.size or store.path(file.digest).stat().st_size for file in named_files}
+    files = {file.digest: (file.filename, sizes[file.digest]) for file in named_files}
     # A build takes the project's packages from the project; a rebuild on another machine needs its copies and patches.
     files |= {file.digest: (file.path.rpartition("/")[2], file.size) for file in inputs.project_files(locked)}
     base_layers = enumerate(image.of_kind(LayerDescriptor), 1)
@@ -71,11 +68,6 @@ def listings(locked: Lock, store: Store) -> tuple[MirrorArtifact, ...]:
             packages = {deb.digest: (deb.path.rpartition("/")[2], deb.size) for deb in locked_packages.debs}
             artifacts.append(MirrorArtifact(listing(locked_packages.debs), PACKAGES, _sorted(packages)))
     return tuple(artifacts)
-
-
-def _size(digest: str, store: Store) -> int:
-    """Return the size in bytes of a file in the store."""
-    return store.path(digest).stat().st_size
 
 
 def _sorted(files: Mapping[str, tuple[str, int]]) -> tuple[tuple[str, Descriptor], ...]:

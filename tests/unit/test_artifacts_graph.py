@@ -12,7 +12,7 @@ import imagegen
 from imagegen.artifacts.graph import Artifact, locked_files, packages, plan
 from imagegen.image.inputs import contents
 from imagegen.lock import dumps_attached
-from imagegen.lock.foundation import InterpreterArchive, LockedDeb
+from imagegen.lock.foundation import LockedDeb
 from imagegen.lock.model import CopiedFile, Lock, LockedBuild, LockedPatch, LockedWheel, WheelPatch
 from imagegen.oci.documents import LayerDescriptor
 from tests.support.artifact_locks import sample_locks
@@ -29,7 +29,7 @@ def lock(request: pytest.FixtureRequest) -> Lock:
 
 
 def files(artifact: Artifact) -> set[str]:
-    kinds: tuple[type[Any], ...] = (LayerDescriptor, InterpreterArchive, LockedDeb, CopiedFile, LockedPatch, WheelPatch)
+    kinds: tuple[type[Any], ...] = (LayerDescriptor, LockedDeb, CopiedFile, LockedPatch, WheelPatch)
     return {*locked_files([artifact]), *(file.digest for kind in kinds for file in artifact.of_kind(kind))}
 
 
