@@ -85,24 +85,10 @@ def project_files(lock: Lock) -> list[CopiedFile | WheelPatch]:
 # Bringing all that a lock names into the store: wheels fetched by hash, and those made from their sdists.
 
 
-def fetch(lock: Lock, context: Context) -> None:
-    """Bring every wheel of the lock into the store. Raises as `fetch_each`."""
-    for _ in fetch_each(lock, context):
+def fetch(lock: Lock, context: Context, *, make: bool = True) -> None:
+    """Bring every wheel of the lock into the store, or the files that it is made of. Raises as `fetch_each`."""
+    for _ in fetch_each(lock, context, make=make):
         pass
-
-
-def fetch_parts(locked: Lock, context: Context) -> None:
-    """Bring the sources and build requirements of the lock's wheels, and build none. Raises as `fetch_each`."""
-    workshop = sdist_builder(locked.foundation, context)
-    wheels = [wheel for wheel in locked.wheels if wheel.sdist]
-    total = sum(required.file.estimate for wheel in wheels for required in RequiredFile.of(wheel))
-    with (
-        Client(context.settings) as client,
-        context.progress.meter(f"fetching {counted(len(wheels), 'source')}", total) as meter,
-    ):
-        finder = Finder(client, context.store, context.settings, meter)
-        for wheel in wheels:
-            _bring(wheel, finder, workshop, context.settings)
 
 
 def fetch_copies(lock: Lock, context: Context) -> None:
@@ -121,16 +107,21 @@ def _missing_here(files: Iterable[CopiedFile | WheelPatch], context: Context) ->
     return [Missing(file.path, file.sha256, ("the store lacks it",), fix) for file in gone]
 
 
-def fetch_each(lock: Lock, context: Context, rootfs: Callable[[], Path] | None = None) -> Generator[LockedWheel]:
+def fetch_each(
+    lock: Lock, context: Context, rootfs: Callable[[], Path] | None = None, *, make: bool = True
+) -> Generator[LockedWheel]:
     """Yield each wheel of the lock when it is in the store, present ones first, then the others in the lock's
     order.
 
+    If not `make`, the files that wheels are made of are fetched, and no wheel is made of them.
     `rootfs` returns the tree under the venv, if the caller builds it anyway. Raises MissingFiles at the end, naming
     all files that could not be fetched and every source that was tried for each.
     """
     absent: list[LockedWheel] = []
     for wheel in lock.wheels:
-        if context.store.intact(wheel.file.digest, wheel.file.size):  # else a bad disk would be taken for a bad wheel
+        if make and context.store.intact(
+            wheel.file.digest, wheel.file.size
+        ):  # else a bad disk would be taken for a bad wheel
             yield wheel
         else:
             absent.append(wheel)
@@ -140,7 +131,7 @@ def fetch_each(lock: Lock, context: Context, rootfs: Callable[[], Path] | None =
     if rootfs:
         workshop = replace(workshop, rootfs=rootfs)
     files = [required.file for wheel in absent for required in RequiredFile.of(wheel)]
-    verb = "building" if all(context.store.has(file.digest, file.size) for file in files) else "fetching"
+    verb = "building" if make and all(context.store.has(file.digest, file.size) for file in files) else "fetching"
     total = sum(file.estimate for file in files)
     with (
         Client(context.settings) as client,
@@ -148,7 +139,7 @@ def fetch_each(lock: Lock, context: Context, rootfs: Callable[[], Path] | None =
     ):
         finder = Finder(client, context.store, context.settings, meter)
         yield from in_parallel(
-            [partial(_obtain, wheel, finder, workshop, context.settings) for wheel in absent], client
+            [partial(_obtain, wheel, finder, workshop, context.settings, make) for wheel in absent], client
         )
 
 
@@ -193,8 +184,12 @@ def _bring(wheel: LockedWheel, finder: Finder, workshop: sdist.SdistBuilder, set
         raise lacking
 
 
-def _obtain(wheel: LockedWheel, finder: Finder, workshop: sdist.SdistBuilder, settings: Settings) -> LockedWheel:
+def _obtain(
+    wheel: LockedWheel, finder: Finder, workshop: sdist.SdistBuilder, settings: Settings, make: bool
+) -> LockedWheel:
     _bring(wheel, finder, workshop, settings)
+    if not make:
+        return wheel
     if wheel.original:
         wheel_file = patched.build(wheel.original, wheel.patches, workshop.store, settings)
         if wheel_file != wheel.file:

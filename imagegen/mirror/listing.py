@@ -34,12 +34,10 @@ def collect(locked: Lock, recipes: Mapping[str, Recipe], context: Context) -> No
 
     Raises the errors of `lock.fetch`, `lock.fetch_sources` and `base.fetch`.
     """
-    indexed = [wheel for wheel in locked.wheels if not (wheel.sdist or wheel.build or wheel.file.index == LOCAL)]
-    inputs.fetch(replace(locked, wheels=(locked.uv, *indexed)), context)
+    wheels = [wheel for wheel in locked.wheels if wheel.sdist or wheel.file.index not in (LOCAL, BUILT)]
+    inputs.fetch(replace(locked, wheels=(locked.uv, *wheels)), context, make=False)
     if locked.builds:
         fetch_sources(locked.builds, recipes, context)
-    if any(wheel.sdist for wheel in locked.wheels):
-        inputs.fetch_parts(locked, context)
     fetch_interpreter(locked.interpreter, context)
     base.fetch_files(locked.base, context)
     if locked.added:
