@@ -10,7 +10,6 @@ import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from imagegen.core.context import Context
 from imagegen.core.errors import BuildError, FetchError, Location, LockError
 from imagegen.core.git import command
 from imagegen.core.layer_tar import DAMAGED, Allowance, Bounded, members
-from imagegen.core.net import Client, MissingFiles, package_index
+from imagegen.core.net import MissingFiles, package_index
 from imagegen.core.store import Store, disk
 from imagegen.core.text import counted
 from imagegen.core.types import EPOCH, Submodule
@@ -44,7 +43,7 @@ from imagegen.lock.model import (
     archive_name,
 )
 from imagegen.lock.recipes import Compiled
-from imagegen.lock.sources import Finder, RequiredFile, fetch_commit, in_parallel
+from imagegen.lock.sources import RequiredFile, fetch_commit, fetch_files
 from imagegen.lock.tables import Hashed
 from imagegen.oci.documents import canonical_json, digest_of
 from imagegen.spec.recipe import Commit, LocalSource, Recipe, SdistFile
@@ -202,8 +201,6 @@ def fetch_sources(builds: Iterable[LockedBuild], recipes: Mapping[str, Recipe], 
         _keep_patches(build, recipes[build.name].of(build.version), context.store)
     files = (file for build in builds for file in RequiredFile.of(build) if file.file.index != LOCAL)
     required = [item for item in files if not context.store.intact(item.file.digest, item.file.size)]
-    total = sum(item.file.estimate for item in required)
-    label = f"fetching the sources of {counted(len(builds), 'source build')}"
     lacking: MissingFiles | None = None
     for build in builds:
         if build.source.index == LOCAL:
@@ -212,13 +209,10 @@ def fetch_sources(builds: Iterable[LockedBuild], recipes: Mapping[str, Recipe], 
             fetch_commit(build, context)
         except MissingFiles as error:
             lacking = lacking.also(error.files) if lacking else error
-    with Client(context.settings) as client, context.progress.meter(label, total) as meter:
-        finder = Finder(client, context.store, context.settings, meter)
-        try:
-            for _ in in_parallel([partial(finder.fetch, item) for item in required], client):
-                pass
-        except MissingFiles as error:
-            lacking = lacking.also(error.files) if lacking else error
+    try:
+        fetch_files(f"fetching the sources of {counted(len(builds), 'source build')}", required, context)
+    except MissingFiles as error:
+        lacking = lacking.also(error.files) if lacking else error
     if lacking:
         raise lacking
 

@@ -222,6 +222,15 @@ def in_parallel(tasks: Sequence[Callable[[], T]], client: Client) -> Iterator[T]
         raise lacking
 
 
+def fetch_files(label: str, files: Sequence[RequiredFile], context: Context) -> None:
+    """Fetch the files into the store. Raises MissingFiles with all missing files."""
+    total = sum(required.file.estimate for required in files)
+    with Client(context.settings) as client, context.progress.meter(label, total) as meter:
+        finder = Finder(client, context.store, context.settings, meter)
+        for _ in in_parallel([partial(finder.fetch, required) for required in files], client):
+            pass
+
+
 def missing(required: RequiredFile, tried: Sequence[str] = ()) -> Missing:
     """Return the file as one that the store lacks."""
     links = "put it into a directory that PIP_FIND_LINKS names"
@@ -275,11 +284,9 @@ def fetch_commit(package: LockedWheel | LockedBuild, context: Context) -> None:
 
 def fetch_interpreter(locked: LockedInterpreter, context: Context) -> None:
     """Fetch a standalone interpreter's archive into the store. Raises MissingFiles with all sources that were tried."""
-    if locked.file is None or context.store.intact(locked.file.digest, None):
-        return
-    with Client(context.settings) as client, context.progress.meter(f"fetching {locked.file.filename}", 0) as meter:
-        finder = Finder(client, context.store, context.settings, meter)
-        finder.fetch(RequiredFile(locked.name, locked.file.locked_file))
+    if locked.file and not context.store.intact(locked.file.digest, None):
+        required = RequiredFile(locked.name, locked.file.locked_file)
+        fetch_files(f"fetching {locked.file.filename}", [required], context)
 
 
 def _bounded(file: LockedFile, size: int, source: str) -> int:

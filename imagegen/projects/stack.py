@@ -18,7 +18,7 @@ from imagegen.compat import Fact, Facts, MetadataCache
 from imagegen.core import data, git
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError, ImagegenError, Location, LockError
-from imagegen.core.net import Client, MissingFiles, package_index
+from imagegen.core.net import MissingFiles, package_index
 from imagegen.core.text import redact
 from imagegen.core.wheel_target import WheelTarget
 from imagegen.lock import uv_lock
@@ -26,7 +26,7 @@ from imagegen.lock.file import raise_all
 from imagegen.lock.model import URL, Lock, LockedBuild, LockedFile, LockedWheel
 from imagegen.lock.recipes import no_wheel, pyproject
 from imagegen.lock.resolution_inputs import Attempts
-from imagegen.lock.sources import Finder, RequiredFile
+from imagegen.lock.sources import RequiredFile, fetch_files
 from imagegen.lock.uv_lock import (
     DistributionFile,
     GitCommit,
@@ -250,12 +250,11 @@ class ProjectStack:
         url = remote.url if alias == URL else None
         hint = None if url else package_index.hint(remote.url, remote.filename)
         file = LockedFile(remote.filename, remote.size, remote.sha256, alias, hint, url)
-        with Client(context.settings) as client, context.progress.meter(remote.filename, file.estimate) as meter:
-            try:
-                Finder(client, context.store, context.settings, meter).fetch(RequiredFile(package.name, file))
-            except FetchError as error:
-                error.where = error.where or package.location
-                raise
+        try:
+            fetch_files(remote.filename, [RequiredFile(package.name, file)], context)
+        except FetchError as error:
+            error.where = error.where or package.location
+            raise
         size = context.store.path(file.digest).stat().st_size
         archive = git.PackedTree(file.digest, size)
         project = pyproject(context.store, archive, remote.filename.removesuffix(".tar.gz"), "")
