@@ -44,13 +44,13 @@ from imagegen.lock.model import (
 )
 from imagegen.lock.recipes import Compiled
 from imagegen.lock.sources import RequiredFile, fetch_commit, fetch_files
-from imagegen.lock.tables import Hashed
+from imagegen.lock.tables import HashedFile
 from imagegen.oci.documents import canonical_json, digest_of
 from imagegen.spec.recipe import Commit, LocalSource, Recipe, SdistFile
 
 
 @dataclass(frozen=True)
-class BuiltWheel(Hashed):
+class BuiltWheel(HashedFile):
     """A wheel of the wheelhouse. `record` describes its build (sources, flags, toolchain, peak memory, duration)."""
 
     key: str  # "sha256:...": of everything that decides it

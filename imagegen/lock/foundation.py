@@ -13,7 +13,7 @@ from imagegen.core import types as t
 from imagegen.core.deferred import dataclass
 from imagegen.lock.distributions import archive_at
 from imagegen.lock.distributions import archives as named_archives
-from imagegen.lock.tables import INTERPRETER, Hashed, LockedFile, LockTable, inline
+from imagegen.lock.tables import INTERPRETER, HashedFile, LockedFile, LockTable, inline
 from imagegen.oci.documents import RemoteImage, digest_of
 from imagegen.spec.foundation import Interpreter, interpreter_prefix
 
@@ -21,7 +21,7 @@ _nest_config = inline(config=("env", "entrypoint", "command", "user", "directory
 
 
 @dataclass(frozen=True)
-class LockedDeb(Hashed, LockTable):
+class LockedDeb(HashedFile, LockTable):
     name: t.DebianPackage
     version: t.DebianVersion
     architecture: t.Word
@@ -107,7 +107,7 @@ _OWN_PYTHON = re.compile(r"python3\.[0-9]+")
 
 
 @dataclass(frozen=True)
-class InterpreterArchive(Hashed, LockTable):
+class InterpreterArchive(HashedFile, LockTable):
     """The archive of a standalone interpreter, identified by its hash. Its publisher's lists do not give its size."""
 
     filename: Annotated[t.FileName, t.field_info("file")]  # "cpython-3.12.14+20260814-...-install_only_stripped.tar.gz"

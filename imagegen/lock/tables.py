@@ -53,7 +53,7 @@ class LockTable(Part):
         return table
 
 
-class Hashed:
+class HashedFile:
     """The base class of files that a lock identifies by their hash."""
 
     sha256: str
@@ -128,7 +128,7 @@ _SPEC = "spec.json"  # the file that describes a build, in the folder of its sou
 
 
 @dataclass(frozen=True)
-class LockedFile(Hashed, LockTable):
+class LockedFile(HashedFile, LockTable):
     """One file of a package index, identified by its hash."""
 
     filename: Annotated[t.FileName, t.field_info("file")]
@@ -199,7 +199,7 @@ _inline_commit = inline(
 
 
 @dataclass(frozen=True)
-class CopiedFile(Hashed, LockTable):
+class CopiedFile(HashedFile, LockTable):
     """One file of the project with its contents; root owns it in the image."""
 
     path: t.CopiedPath  # in the image
@@ -223,7 +223,7 @@ class LockedCopy(LockTable):
 
 
 @dataclass(frozen=True)
-class WheelPatch(Hashed, LockTable):
+class WheelPatch(HashedFile, LockTable):
     """A unified diff of the project that is applied to a wheel."""
 
     path: t.RelativePath  # from the project's directory
@@ -329,7 +329,7 @@ class LockedWheel(LockTable):
 
 
 @dataclass(frozen=True)
-class LockedPatch(Hashed, LockTable):
+class LockedPatch(HashedFile, LockTable):
     """A patch by its file name below wheels/ and its hash."""
 
     filename: t.PathBelow

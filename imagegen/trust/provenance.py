@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from imagegen import REPOSITORY, __version__
-from imagegen.artifacts.graph import Artifact, packages
+from imagegen.artifacts.graph import LockArtifact, packages
 from imagegen.core.text import redact
 from imagegen.lock import contents_hash, inputs_hash
 from imagegen.lock.model import BUILT, Lock, LockedBuild, LockedFile, LockedGit, LockedPatch, WheelPatch
@@ -98,7 +98,7 @@ def _dependencies(lock: Lock, source: SourceCommit | None) -> Iterator[dict[str,
             yield dependency
 
 
-def _package_file(artifact: Artifact) -> Iterator[dict[str, Any]]:
+def _package_file(artifact: LockArtifact) -> Iterator[dict[str, Any]]:
     """Yield the file of a package, and the submodules of its commit. A compiled wheel's build has its own files."""
     file, package = artifact.about, artifact.package
     if package and isinstance(file, WheelPatch | LockedPatch):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import imagegen
-from imagegen.artifacts.graph import Artifact, locked_files, packages, plan
+from imagegen.artifacts.graph import LockArtifact, locked_files, packages, plan
 from imagegen.image.inputs import contents
 from imagegen.lock import dumps_attached
 from imagegen.lock.foundation import LockedDeb
@@ -28,7 +28,7 @@ def lock(request: pytest.FixtureRequest) -> Lock:
     return SAMPLES.get(request.param) or shipped_lock(request.param)
 
 
-def files(artifact: Artifact) -> set[str]:
+def files(artifact: LockArtifact) -> set[str]:
     kinds: tuple[type[Any], ...] = (LayerDescriptor, LockedDeb, CopiedFile, LockedPatch, WheelPatch)
     return {*locked_files([artifact]), *(file.digest for kind in kinds for file in artifact.of_kind(kind))}
 
