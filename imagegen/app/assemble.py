@@ -23,7 +23,7 @@ from imagegen.spec.model import Cell
 
 if TYPE_CHECKING:
     from imagegen.engine import Engine
-    from imagegen.engine.load import Loading
+    from imagegen.engine.loading import Loading
 
 
 def ensure_wheels(
@@ -31,17 +31,17 @@ def ensure_wheels(
 ) -> Lock:
     """Return the lock with its compiled wheels, and the copied files in the store.
 
-    Raises LockError where these changed, and as `source_builds.ensure_wheels`.
+    Raises LockError where these changed, and as `ensure.ensure_wheels`.
     """
     require_unchanged_copies(session, cell, lock)
     environments = lock.by_cell(cell)
     if not any(locked.builds for _, locked in environments):
         return lock
-    from imagegen.wheels.builds import compile as source_builds  # late, here and below: most locks compile nothing
+    from imagegen.wheels.builds import ensure
 
     gpus = tuple(session.matrix.gpus.values())
     locks = [
-        source_builds.ensure_wheels(part_lock, part, gpus, session.context_for(part), engine=engine, builder=builder)
+        ensure.ensure_wheels(part_lock, part, gpus, session.context_for(part), engine=engine, builder=builder)
         for part, part_lock in environments
     ]
     return with_locks(lock, locks)
@@ -50,15 +50,15 @@ def ensure_wheels(
 def require_wheels(session: Session, cell: Cell, lock: Lock) -> Lock:
     """Return the lock with its compiled wheels, which come only from the wheelhouses.
 
-    Raises as `source_builds.require_wheels`.
+    Raises as `ensure.require_wheels`.
     """
     environments = lock.by_cell(cell)
     if not any(locked.builds for _, locked in environments):
         return lock
-    from imagegen.wheels.builds import compile as source_builds
+    from imagegen.wheels.builds import ensure
 
     return with_locks(
-        lock, [source_builds.require_wheels(part_lock, session.context_for(part)) for part, part_lock in environments]
+        lock, [ensure.require_wheels(part_lock, session.context_for(part)) for part, part_lock in environments]
     )
 
 

@@ -20,7 +20,7 @@ from imagegen.spec.model import Cell
 
 if TYPE_CHECKING:
     from imagegen.engine import Engine
-    from imagegen.run.smoke import SmokeReport
+    from imagegen.run.smoke.report import SmokeReport
 
 
 @dataclass(frozen=True)
@@ -158,14 +158,16 @@ def _smoke_test(
 
     The report is kept, for the next build and for publishing. Raises SmokeFailed.
     """
-    from imagegen.run import smoke, smoke_reports  # late: an unchanged build without checks needs neither
+    from imagegen.run.smoke import passed as smoke_reports  # late: an unchanged build without checks needs neither
+    from imagegen.run.smoke import report as smoke  # late: an unchanged build without checks needs neither
+    from imagegen.run.smoke import runner as smoke_checks  # late: an unchanged build without checks needs neither
 
     required = smoke_reports.SmokeRequirement.of(digest, lock, cell.declarations, require_gpu=options.require_gpu)
     conditions = smoke.SmokeConditions.of(engine.info(), smoke.nvidia_devices())
     if not options.retest and (run := smoke_reports.find_run(session.store, required, conditions, lock)):
         saved, then = run
         return smoke.SmokeReport.from_dict(saved.report), max(0, int(time.time()) - then)
-    report = smoke.run(
+    report = smoke_checks.run(
         engine, digest, lock, cell.declarations, require_gpu=options.require_gpu, progress=session.progress
     )
     report.require_passed(fix=f"the image is kept as {local_tags(lock)[1]}")

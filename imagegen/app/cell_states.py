@@ -12,7 +12,7 @@ from imagegen.lock.model import Lock
 from imagegen.spec.model import Cell
 
 if TYPE_CHECKING:
-    from imagegen.run.smoke_reports import PassedSmokeReport
+    from imagegen.run.smoke.passed import PassedSmokeReport
 from imagegen.app.missing_sources import missing_of_cell, missing_of_lock
 from imagegen.app.states import CellState, cell_state
 
@@ -90,7 +90,7 @@ def missing_here(session: Session, cell: Cell, state: CellState, locked: Lock | 
 def passed_smoke_report(session: Session, cell: Cell, locked: Lock) -> PassedSmokeReport | None:
     """Return this store's passed smoke report for the image of the lock, one with a GPU before one without."""
     from imagegen.image import layers
-    from imagegen.run.smoke_reports import SmokeRequirement, find_saved
+    from imagegen.run.smoke.passed import SmokeRequirement, find_saved
 
     digest = layers.built_digest(locked, session.store) or (locked.record.digest if locked.record else None)
     if digest is None:

@@ -8,9 +8,9 @@ from imagegen.app.session import Session
 from imagegen.compare.difference import ComparisonFacts
 from imagegen.compat import metadata
 from imagegen.lock.model import LockedBuild
-from imagegen.wheels import wheelhouse
-from imagegen.wheels.builds import environment
+from imagegen.wheels.builds.costs import work
 from imagegen.wheels.throttle import BuildJob
+from imagegen.wheels.wheelhouse import known
 
 
 def comparison_facts(session: Session) -> ComparisonFacts:
@@ -24,6 +24,6 @@ def comparison_facts(session: Session) -> ComparisonFacts:
     def job(build: LockedBuild) -> BuildJob | None:
         cells = session.matrix.cells()
         recipe = next((cell.recipes[build.name] for cell in cells if build.name in cell.recipes), None)
-        return environment.work(build, recipe, session.store) if recipe else None
+        return work(build, recipe, session.store) if recipe else None
 
-    return ComparisonFacts(requires, job, lambda build: wheelhouse.known(session.store, build.key) is not None)
+    return ComparisonFacts(requires, job, lambda build: known(session.store, build.key) is not None)

@@ -14,11 +14,11 @@ from imagegen.audit.model import Subject
 from imagegen.core import data
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, UsageError
+from imagegen.core.gpu import Gpu
 from imagegen.core.layer_tar import Allowance
 from imagegen.core.net import Client
 from imagegen.core.progress import Progress
 from imagegen.core.store import Store
-from imagegen.core.types import Gpu
 from imagegen.image.inventory import archive, system
 from imagegen.image.inventory.archive import ArchivedImage, ChunkReader, layer, piped
 from imagegen.image.inventory.layers import LayeredTree, LayerEntry
@@ -107,7 +107,7 @@ def read_image(reference: str, scratch: Path, settings: Settings, progress: Prog
     machine_platform = Platform("linux", PLATFORMS.get(machine, machine).rpartition("/")[2])
     if reference.startswith(LAYOUT):
         return _of_layout(reference.removeprefix(LAYOUT), machine_platform, scratch)
-    from imagegen.engine.client import exported  # late: a build into a layout needs no engine
+    from imagegen.engine.save import exported  # late: a build into a layout needs no engine
 
     name = registry.parse(reference)
     with exported(reference, settings) as archive_stream:

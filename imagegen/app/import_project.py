@@ -26,8 +26,9 @@ from imagegen.compat.rule import NO_CUDA, cuda_version
 from imagegen.core import types as t
 from imagegen.core.data import MAX_SOURCE_FILE, project_of
 from imagegen.core.errors import Location, MatrixErrors, OptionConflictError, ProjectFileError, UsageError
+from imagegen.core.image_format import PREFIX
 from imagegen.core.text import did_you_mean, redact
-from imagegen.core.types import PREFIX, parse_requirement
+from imagegen.core.types import parse_requirement
 from imagegen.image.layers.plan import ROOT
 from imagegen.projects import conda, dockerfile, entry, locks, requirements
 from imagegen.projects.entry import TORCH, CudaFacts, ImagePlatform

@@ -17,12 +17,12 @@ from imagegen.core.text import counted, did_you_mean
 from imagegen.image import base, layers
 from imagegen.lock.environments import combine, locked_environments, shared_wheels
 from imagegen.lock.facts import facts_of_lock
-from imagegen.lock.make.candidates import LocalWheelSelector
 from imagegen.lock.make.options import LockOptions
 from imagegen.lock.make.stages import LockRequest, lock_cell
 from imagegen.lock.model import Foundation, Lock
 from imagegen.projects.stack import read_stack
 from imagegen.spec.model import Cell
+from imagegen.wheels.selector import LocalWheelSelector
 
 _RECORD_REMOVED = "the lock changed, so its record was removed; `imagegen lock --record` makes a new one"
 

@@ -15,7 +15,7 @@ from imagegen.core.net import package_index
 from imagegen.core.store import Store
 from imagegen.core.wheel_target import WheelTarget
 from imagegen.lock.find_links import find_local_wheel
-from imagegen.lock.foundation import MIRROR, InterpreterArchive, LockedInterpreter, resolve_interpreter
+from imagegen.lock.interpreter import MIRROR, InterpreterArchive, LockedInterpreter, resolve_interpreter
 from imagegen.lock.model import LOCAL, URL, Lock, LockedBuild, LockedWheel
 from imagegen.spec.model import Cell, Requirement
 from imagegen.spec.recipe import Commit

@@ -12,7 +12,8 @@ from imagegen.app.session import Session
 from imagegen.audit.model import Licence
 from imagegen.compare.difference import rank
 from imagegen.core.net import package_index
-from imagegen.lock.model import LOCAL, Lock, LockedBuild, LockedFile, LockedWheel, reason
+from imagegen.lock.main_versions import reason
+from imagegen.lock.model import LOCAL, Lock, LockedBuild, LockedFile, LockedWheel
 from imagegen.lock.uv_resolve import UPLOADS
 from imagegen.trust.licences import wheel_terms
 

@@ -26,7 +26,7 @@ _PROGRAM = (sys.executable, "-P", "-c", "from imagegen.cli.main import main; mai
 # A build uses two cores for most of its time. In addition to imagegen, containers of its smoke checks have up to four
 # processes of 1 GB (bench/journal/2026-11-22-two-builds.md).
 _CORES, _MEMORY = 2, 6_000_000_000
-# Bytes on the disk for each byte of wheels, in the store and in the engine (imagegen.run.doctor).
+# Bytes on the disk for each byte of wheels, in the store and in the engine (imagegen.run.doctor.diagnosis).
 _DISK = 5.2
 
 

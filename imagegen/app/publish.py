@@ -54,8 +54,10 @@ from imagegen.publish.repository import RemoteRepository, TaggedManifest
 from imagegen.publish.smoke_attestation import find_attested, smoke_document
 from imagegen.publish.tag_moves import move_tags, recover
 from imagegen.publish.tags import COMPRESSION_SUFFIXES
-from imagegen.run import numerics, smoke
-from imagegen.run.smoke_reports import (
+from imagegen.run import numerics
+from imagegen.run.smoke import report as smoke
+from imagegen.run.smoke import runner as smoke_checks
+from imagegen.run.smoke.passed import (
     PassedSmokeReport,
     SmokeRequirement,
     find_saved,
@@ -343,7 +345,7 @@ def run_smoke_checks(
             credentials = credentials_for(endpoint(repository.reference, settings).host, settings.env)
             login = (credentials.user, credentials.secret) if credentials else None
             engine.pull(engine_name(repository.reference, settings), image.digest, tag, login, session.progress)
-        return smoke.run(
+        return smoke_checks.run(
             engine,
             image.digest,
             lock,

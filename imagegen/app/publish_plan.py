@@ -18,7 +18,7 @@ from imagegen.lock.model import Lock
 from imagegen.oci.documents import ZSTD_TYPE, Descriptor
 from imagegen.publish.plan import LocatedLayer, PublishPlan, RegistryState, plan
 from imagegen.publish.repository import RemoteRepository
-from imagegen.run.smoke_reports import SmokeRequirement, find_saved
+from imagegen.run.smoke.passed import SmokeRequirement, find_saved
 from imagegen.spec.model import Cell
 
 

@@ -457,9 +457,9 @@ class Session:
         if locked.gpu != gpus_of(cell, self.matrix.rules, lock.facts_of_lock(locked, cell)):
             wrong.append("gpu.driver")
         if any(wheel.file.url for wheel in locked.wheels):
-            from imagegen.lock.make import candidates
+            from imagegen.wheels.search import uncatalogued
 
-            wrong += candidates.uncatalogued(locked, cell, self.wheel_catalogue)
+            wrong += uncatalogued(locked, cell, self.wheel_catalogue)
         return (*wrong, *layers.record_contradictions(locked))
 
     def scratch_lock(self, cell: Cell, locked: Lock, error: PackagesGoneError) -> Lock:

@@ -18,7 +18,8 @@ from imagegen.app.states import MEANINGS, CellState, StateName
 from imagegen.compat.rule import Rule
 from imagegen.core.text import counted
 from imagegen.image.layers import shared
-from imagegen.lock.model import Lock, main_versions
+from imagegen.lock.main_versions import main_versions
+from imagegen.lock.model import Lock
 from imagegen.spec.model import Cell
 
 _ON_CARDS = 4  # main components

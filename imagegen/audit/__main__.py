@@ -16,8 +16,8 @@ from imagegen.audit.check import audit
 from imagegen.audit.readers.loose_wheels import named_wheels_subject
 from imagegen.audit.report_text import report_lines
 from imagegen.core.errors import ImagegenError, UsageError
+from imagegen.core.gpu import Gpu
 from imagegen.core.text import shown
-from imagegen.core.types import Gpu
 
 
 class _Parser(argparse.ArgumentParser):

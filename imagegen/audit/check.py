@@ -10,7 +10,7 @@ from imagegen.audit.closure import Loader
 from imagegen.audit.model import File, Finding, Severity, Subject
 from imagegen.audit.report import AuditReport, ordered
 from imagegen.audit.verdicts import verdicts
-from imagegen.core.types import Gpu
+from imagegen.core.gpu import Gpu
 
 _SHOWN = 20  # files of one package that cannot be read, in one finding
 

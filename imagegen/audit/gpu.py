@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
@@ -19,8 +19,8 @@ from imagegen.audit.catalogue import data, is_module
 from imagegen.audit.lists import few
 from imagegen.audit.model import CUDA, CodeGroup, CodeTarget, Elf, File, Finding, Package, Severity, Subject
 from imagegen.audit.tags import for_another_python
+from imagegen.core.gpu import Gpu
 from imagegen.core.text import counted
-from imagegen.core.types import Gpu
 
 _MODULE = re.compile(r"\.(abi3|cpython-\d+[a-z]*-[^.]+)\.so$")
 _WORDS = re.compile(r"[^0-9A-Za-z]+")
@@ -126,7 +126,7 @@ class _Judge:
         """Yield findings about libraries with no code for a GPU; errors if they are loaded and it is not by design."""
         loaded, missing, gated, useless = _Notes(), _Notes(), _Notes(), _Notes()
         for path, file in self.libraries.items():
-            lacking = self._where(path, lambda use: use.usable + use.refused == 0)
+            lacking = [gpu for gpu, use in self._uses(path) if use.usable + use.refused == 0]
             if not lacking:
                 continue
             targets = _targets(file)
@@ -158,7 +158,7 @@ class _Judge:
         whole, part = _Notes(), _Notes()
         floor: Isa = (0, 0)
         for path, file in self.libraries.items():
-            gpus = self._where(path, lambda use: use.refused > 0)
+            gpus = [gpu for gpu, use in self._uses(path) if use.refused > 0]
             stops = [gpu for gpu in gpus if self._is_loaded(path, file) and self._stops(path, gpu)]
             for notes, affected in ((whole, stops), (part, [gpu for gpu in gpus if gpu not in stops])):
                 if affected:
@@ -185,7 +185,7 @@ class _Judge:
         floor: Isa = (0, 0)
         size = 0
         for path in self.libraries:
-            if gpus := self._where(path, lambda use: not use.native and use.compiled > 0):
+            if gpus := [gpu for gpu, use in self._uses(path) if not use.native and use.compiled > 0]:
                 needed = self._newest(path, gpus)
                 floor = max(floor, needed)
                 count = self.uses[path][gpus[0].name].compiled
@@ -200,7 +200,7 @@ class _Judge:
         """Yield findings about libraries that partly have no code for a GPU; warnings if it is nearly all of it."""
         some, most = _Notes(), _Notes()
         for path in self.libraries:
-            gpus = self._where(path, lambda use: use.usable > 0 and use.nothing > 0)
+            gpus = [gpu for gpu, use in self._uses(path) if use.usable > 0 and use.nothing > 0]
             scarce = [gpu for gpu in gpus if is_useless(self.uses[path][gpu.name])]
             for notes, affected in ((most, scarce), (some, [gpu for gpu in gpus if gpu not in scarce])):
                 nothing = ", ".join(str(self.uses[path][gpu.name].nothing) for gpu in affected)
@@ -212,13 +212,13 @@ class _Judge:
                 evidence = f"{how_many} of its containers hold nothing for {notes}"
                 yield notes.finding(severity, "gpu-code-partial", self.package, evidence)
 
-    def _where(self, path: str, required: Callable[[Use], bool]) -> list[Gpu]:
-        """Return the GPUs for which `required` holds, except GPUs on which another build of the library does better."""
+    def _uses(self, path: str) -> list[tuple[Gpu, Use]]:
+        """Return the GPUs with their use of a library, without GPUs on which another build of it does better."""
         other_builds = [self.uses[other] for other in self.builds[build_of(path)] if other != path]
         return [
-            gpu
+            (gpu, use)
             for gpu in self.gpus
-            if required(use := self.uses[path][gpu.name])
+            if (use := self.uses[path][gpu.name])
             and not any(
                 other[gpu.name].native > use.native or other[gpu.name].usable > use.usable for other in other_builds
             )

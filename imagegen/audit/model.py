@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from imagegen.audit.api.exports import Module
 from imagegen.audit.api.required import RequiredName
-from imagegen.core.types import Gpu
+from imagegen.core.gpu import Gpu
 
 
 class Severity(StrEnum):

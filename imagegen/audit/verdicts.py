@@ -12,7 +12,7 @@ from imagegen.audit import driver, gpu, torch_rule
 from imagegen.audit.capability import runs
 from imagegen.audit.model import CUDA, CodeTarget, Finding, Package, Severity, Subject
 from imagegen.audit.report import PackageVerdict, Runs
-from imagegen.core.types import Gpu
+from imagegen.core.gpu import Gpu
 
 _COMPILED = "ptx-only"  # id of the finding about a library that the driver compiles
 

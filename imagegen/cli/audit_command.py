@@ -19,7 +19,7 @@ from imagegen.cli.audit_text import table, wrapped
 from imagegen.cli.output import check_writable
 from imagegen.compat import models as model_types
 from imagegen.core.errors import OptionConflictError
-from imagegen.core.types import Gpu
+from imagegen.core.gpu import Gpu
 from imagegen.spec.questions import vocabulary_of
 
 
@@ -121,13 +121,14 @@ def _explain_text(
     if error is None:
         _explain(app, name or "", as_json=as_json)
         return
-    from imagegen.run import doctor, doctor_log  # late, because an audit needs no engine
+    from imagegen.run.doctor import log as doctor_log  # late, because an audit needs no engine
+    from imagegen.run.doctor.container import examine_log
 
     if error == "-":
         with click.open_file("-", errors="replace") as stream:
             error = stream.read(doctor_log.LONGEST_LOG)
     models = model_types.load(app.matrix_directories)
-    diagnosis = doctor.examine_log("the message", error, models, rules=app.matrix.rules, packages=app.harvested)
+    diagnosis = examine_log("the message", error, models, rules=app.matrix.rules, packages=app.harvested)
     if as_json:
         app.json(diagnosis.as_dict())
     else:

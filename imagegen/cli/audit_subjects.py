@@ -12,7 +12,7 @@ from imagegen.audit.model import Subject
 from imagegen.audit.sarif import LockLocation
 from imagegen.cli.app import App
 from imagegen.core.errors import OptionConflictError, UsageError
-from imagegen.core.types import Gpu
+from imagegen.core.gpu import Gpu
 
 Audited = tuple[Subject, LockLocation | None]  # with the lock file of the subject, if the repository has it
 

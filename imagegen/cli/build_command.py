@@ -138,7 +138,7 @@ def build_into_engine(app: App, cell: Cell, lock: Lock, options: BuildOptions) -
         try:
             built = build_image(app, cell, lock, engine, options)
         except SmokeError as error:
-            from imagegen.run.smoke import SmokeFailed  # late, because few builds fail so
+            from imagegen.run.smoke.report import SmokeFailed  # late, because few builds fail so
 
             if isinstance(error, SmokeFailed):
                 print_report(app.console, error.report)

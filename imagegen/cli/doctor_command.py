@@ -14,8 +14,11 @@ from imagegen.engine import Engine
 from imagegen.lock import local_tags
 from imagegen.lock.model import Lock
 from imagegen.oci.documents import MACHINES
-from imagegen.run import doctor
-from imagegen.run.doctor_log import LONGEST_LOG
+from imagegen.run.doctor import diagnosis as doctor
+from imagegen.run.doctor.container import examine_container, examine_log
+from imagegen.run.doctor.fabric import Measured, examine_fabric, gather
+from imagegen.run.doctor.host import examine_host, facts_of
+from imagegen.run.doctor.log import LONGEST_LOG
 from imagegen.spec.model import Cell
 
 
@@ -50,7 +53,7 @@ def command(
         machine = MACHINES[app.matrix.select_one(cell).platform] if cell else None
         models = model_types.load(app.matrix_directories)
         text, packages = log.read(LONGEST_LOG), app.harvested
-        diagnoses = [doctor.examine_log(log.name, text, models, machine, rules=app.matrix.rules, packages=packages)]
+        diagnoses = [examine_log(log.name, text, models, machine, rules=app.matrix.rules, packages=packages)]
     else:
         diagnoses = _examine(app, cell, container, fabric=fabric)
     if as_json:
@@ -72,49 +75,40 @@ def _examine(app: App, cell: str | None, container: str | None, *, fabric: bool)
         return [_fabric(app, chosen) for chosen in (app.matrix.select(cell) if cell else [None])]
     if container is not None:
         with Engine.connect(app.settings, app.progress) as engine:
-            return [
-                doctor.examine_container(engine, container, model_types.load(app.matrix_directories), app.matrix.rules)
-            ]
+            return [examine_container(engine, container, model_types.load(app.matrix_directories), app.matrix.rules)]
     if cell:
         locks = [(chosen, app.find_lock(chosen)) for chosen in app.matrix.select(cell)]
-        return [
-            doctor.examine_host(app.settings, doctor.facts_of(chosen, lock, app.matrix.rules), lock)
-            for chosen, lock in locks
-        ]
-    return [doctor.examine_host(app.settings, Image())]
+        return [examine_host(app.settings, facts_of(chosen, lock, app.matrix.rules), lock) for chosen, lock in locks]
+    return [examine_host(app.settings, Image())]
 
 
 def _fabric(app: App, cell: Cell | None) -> doctor.Diagnosis:
     """Examine this host's connections. For a cell with an image in the engine, run NCCL in a container of it."""
-    host = doctor.gather()
+    host = gather()
     if cell is None:
-        return doctor.examine_fabric(Image(), None, host, doctor.Measured())
+        return examine_fabric(Image(), None, host, Measured())
     lock = app.find_lock(cell)
-    facts = doctor.facts_of(cell, lock, app.matrix.rules)
-    return doctor.examine_fabric(
-        facts, lock, host, _measured(app, cell, lock) if host.machine.gpus else doctor.Measured()
-    )
+    facts = facts_of(cell, lock, app.matrix.rules)
+    return examine_fabric(facts, lock, host, _measured(app, cell, lock) if host.machine.gpus else Measured())
 
 
-def _measured(app: App, cell: Cell, lock: Lock | None) -> doctor.Measured:
+def _measured(app: App, cell: Cell, lock: Lock | None) -> Measured:
     """Run the smoke check of NCCL in a container of the cell's image, if the engine has it and it is for CUDA."""
-    from imagegen.run import smoke  # late, because checks of a host do not need it
+    from imagegen.run.smoke import runner as smoke_checks
 
     if cell.cuda_version is None:
-        return doctor.Measured(reason=f"{cell.id} is for CPUs")
+        return Measured(reason=f"{cell.id} is for CPUs")
     if lock is None:
-        return doctor.Measured(
-            reason=f"nothing was measured, because {cell.id} has no lock (`imagegen lock {cell.id}`)"
-        )
+        return Measured(reason=f"nothing was measured, because {cell.id} has no lock (`imagegen lock {cell.id}`)")
     tag = local_tags(lock)[1]
     default, locked = lock.by_cell(cell)[0]
     try:
         with Engine.connect(app.settings, app.progress) as engine:
             if engine.image_digest(tag) is None:
-                return doctor.Measured(
+                return Measured(
                     reason=f"nothing was measured, because {tag} is not in Docker (`imagegen build {cell.id}`)"
                 )
-            report = smoke.run(
+            report = smoke_checks.run(
                 engine,
                 tag,
                 locked,
@@ -124,6 +118,6 @@ def _measured(app: App, cell: Cell, lock: Lock | None) -> doctor.Measured:
                 only=["fabric-cuda"],
             )
     except EngineError as error:
-        return doctor.Measured(reason=f"nothing was measured: {error.what}")
+        return Measured(reason=f"nothing was measured: {error.what}")
     result = report.results[0]
-    return doctor.Measured(result.status, result.reason, result.details)
+    return Measured(result.status, result.reason, result.details)

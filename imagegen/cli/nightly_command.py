@@ -22,7 +22,7 @@ from imagegen.cli.table import Styled, Table
 from imagegen.core.errors import LockError, OptionConflictError
 from imagegen.core.text import shown
 from imagegen.lock.make.options import parse_cutoff
-from imagegen.run.smoke import SmokeFailed
+from imagegen.run.smoke.report import SmokeFailed
 from imagegen.spec.model import Cell
 
 _COLOUR = {"failed": "red", "unchanged": "yellow"}

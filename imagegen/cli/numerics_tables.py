@@ -8,7 +8,7 @@ from typing import Any
 from imagegen.cli.table import Table
 from imagegen.compare.numerics import Numerics, size
 from imagegen.core.text import shown
-from imagegen.run.smoke import SmokeReport
+from imagegen.run.smoke.report import SmokeReport
 
 
 def measured_numerics(report: SmokeReport) -> Iterator[str | Table]:

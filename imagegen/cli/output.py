@@ -16,7 +16,7 @@ from imagegen.core.progress import Output
 from imagegen.core.text import shown
 
 if TYPE_CHECKING:
-    from imagegen.run.smoke import SmokeReport
+    from imagegen.run.smoke.report import SmokeReport
 
 
 def write_document(output: Path | None, document: bytes) -> None:

@@ -19,7 +19,7 @@ from imagegen.core.types import Compression
 from imagegen.lock.model import Lock
 from imagegen.publish.plan import lines
 from imagegen.publish.tags import CHANNELS, COMPRESSIONS, Channel
-from imagegen.run.smoke import SmokeFailed
+from imagegen.run.smoke.report import SmokeFailed
 from imagegen.spec.model import Cell
 
 key_option = click.option(

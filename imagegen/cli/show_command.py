@@ -17,7 +17,8 @@ from imagegen.core.progress import human
 from imagegen.core.text import counted
 from imagegen.lock import local_tags
 from imagegen.lock.environments import shared_wheels
-from imagegen.lock.model import LOCAL, Lock, LockedBuild, LockedCopy, LockedGit, LockedWheel, reason
+from imagegen.lock.main_versions import reason
+from imagegen.lock.model import LOCAL, Lock, LockedBuild, LockedCopy, LockedGit, LockedWheel
 from imagegen.spec.model import Cell
 
 if TYPE_CHECKING:

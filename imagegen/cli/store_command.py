@@ -17,7 +17,7 @@ from imagegen.core.store import images, upkeep
 from imagegen.image import inputs
 from imagegen.image.inventory.subjects import blobs
 from imagegen.spec.model import Cell
-from imagegen.wheels import wheelhouse
+from imagegen.wheels.wheelhouse import contents
 
 _WHEELHOUSE = "the wheelhouse"  # among cells, as an owner of blobs
 
@@ -62,7 +62,7 @@ def gc(app: App, *, as_json: bool) -> None:
     Builds may run at the same time. Compiled wheels are kept; `imagegen wheels gc` removes them.
     """
     required = [digest for cell in app.matrix.cells() for digest in _locked(app, cell)]
-    freed = upkeep.collect(app.store, [*required, *wheelhouse.contents(app.store)])
+    freed = upkeep.collect(app.store, [*required, *contents(app.store)])
     if as_json:
         app.json({"freed": freed})
     else:
@@ -87,7 +87,7 @@ def _owners(app: App) -> dict[str, dict[str, str]]:
         with suppress(LockError):  # `list` reports a broken lock
             for part, use in _locked(app, cell).items():
                 owners.setdefault(part, {})[cell.id] = use
-    for part, use in wheelhouse.contents(app.store).items():
+    for part, use in contents(app.store).items():
         owners.setdefault(part, {})[_WHEELHOUSE] = use
     return owners
 

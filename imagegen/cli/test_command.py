@@ -15,8 +15,11 @@ from imagegen.core.errors import EngineError, SmokeError, UsageError
 from imagegen.engine import Engine
 from imagegen.lock import local_tags
 from imagegen.lock.model import Lock
-from imagegen.run import numerics, smoke
-from imagegen.run.smoke import SmokeReport, parts
+from imagegen.run import numerics
+from imagegen.run.smoke import report as smoke
+from imagegen.run.smoke import runner as smoke_checks
+from imagegen.run.smoke.report import SmokeReport
+from imagegen.run.smoke.runner import parts
 from imagegen.spec.model import Cell
 
 
@@ -59,7 +62,7 @@ def _run(
         image = engine.image_digest(tag)
         if image is None:
             raise EngineError(f"{tag} is not in Docker", code="engine-no-image", fix=f"`imagegen build {cell.id}`")
-        return image, smoke.run(
+        return image, smoke_checks.run(
             engine, tag, lock, cell.declarations, require_gpu=require_gpu, progress=app.progress, only=names
         )
 

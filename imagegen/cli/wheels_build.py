@@ -12,7 +12,7 @@ from imagegen.core.context import Context
 from imagegen.core.errors import UsageError
 from imagegen.core.text import did_you_mean
 from imagegen.lock.model import Lock
-from imagegen.wheels import wheelhouse
+from imagegen.wheels.wheelhouse import known, missing_builds
 
 
 @click.command("build")
@@ -26,24 +26,22 @@ def build_wheels(app: App, *, component: str | None, pattern: str, builder: str 
 
     The plan is printed first. An interrupted build resumes. Prints each wheel's key and file name.
     """
-    from imagegen.wheels.builds import compile as source_builds  # late, because it imports the engine
+    from imagegen.wheels.builds.ensure import compile_builds, pull_wheels
 
     wheels = []
     for cell in app.matrix.select(pattern, single=True):
         lock = app.fresh_lock(cell)
         names = _required(lock, component)
         settings, gpus = app.settings_for(cell), tuple(app.matrix.gpus.values())
-        missing = [build for build in wheelhouse.missing_builds(lock, app.store) if build.name in names]
-        missing = list(source_builds.pull_wheels(missing, Context(app.store, settings, app.progress)))
-        source_builds.compile_builds(
-            lock, missing, cell, gpus, Context(app.store, settings, app.progress), builder=builder
-        )
+        missing = [build for build in missing_builds(lock, app.store) if build.name in names]
+        missing = list(pull_wheels(missing, Context(app.store, settings, app.progress)))
+        compile_builds(lock, missing, cell, gpus, Context(app.store, settings, app.progress), builder=builder)
         if not missing and names:
             app.progress.say(f"{cell.id}: all compiled wheels are in the store")
         elif not names:
             app.progress.say(f"{cell.id}: no wheel must be compiled")
         keys = [build.key for build in lock.builds if build.name in names]
-        wheels += [wheel for key in keys if (wheel := wheelhouse.known(app.store, key))]
+        wheels += [wheel for key in keys if (wheel := known(app.store, key))]
     if as_json:
         app.json([asdict(wheel) for wheel in wheels])
         return

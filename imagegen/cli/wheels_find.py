@@ -18,13 +18,13 @@ from imagegen.compare.difference import CORES, estimate
 from imagegen.core.errors import UsageError
 from imagegen.core.net import Client
 from imagegen.core.text import counted, did_you_mean, shown
-from imagegen.lock.make import candidates
 from imagegen.lock.model import Lock
 from imagegen.spec.model import Cell, Component, Requirement
 from imagegen.spec.recipe import Recipe
 from imagegen.wheels import catalogue
 from imagegen.wheels.find import Candidate, WheelRequirement, find, unreachable
 from imagegen.wheels.offers import WheelSource
+from imagegen.wheels.search import candidate_places, index_listing, need_of, version_of
 from imagegen.wheels.throttle import BuildJob, duration
 
 
@@ -53,8 +53,8 @@ def find_wheels(app: App, *, component: str, pattern: str, as_json: bool) -> int
             (requirement.index for requirement in cell.requirements if requirement.component.name == wanted.name), None
         )
         alias = alias or wanted.index.get(cell.cuda, "pypi")
-        index = candidates.index_listing(alias, wanted.package, settings, client)
-        sources = candidates.candidate_places(catalogue_data, index, settings, app.store, client, app.progress)
+        index = index_listing(alias, wanted.package, settings, client)
+        sources = candidate_places(catalogue_data, index, settings, app.store, client, app.progress)
         from imagegen.audit.readers import loose_wheels  # late, because it imports the readers of wheels
 
         results = find(need, sources, partial(loose_wheels.audit_wheel, gpus=cell.gpus, torch=need.torch))
@@ -112,9 +112,9 @@ def _need(
     version = _locked_version(component, locked)
     if wanted and wanted != version:
         note = f"{cell.id} would get this with {component.name} {wanted}"
-        return candidates.need_of(component, wanted, cell, locked, recipe), note
+        return need_of(component, wanted, cell, locked, recipe), note
     if version:
-        return candidates.need_of(component, version, cell, locked, recipe), None
+        return need_of(component, version, cell, locked, recipe), None
     requested = _requirement(component, cell)
     other = (
         None
@@ -122,8 +122,8 @@ def _need(
         else next((sibling for sibling in app.matrix.cells() if _is_sibling(sibling, cell, component)), None)
     )
     model = requested or (_requirement(component, other) if other else None)
-    version = candidates.version_of(component, model.specifier if model else "", recipe, catalogue_data)
-    need = candidates.need_of(component, version, cell, locked, recipe)
+    version = version_of(component, model.specifier if model else "", recipe, catalogue_data)
+    need = need_of(component, version, cell, locked, recipe)
     if requested:
         return need, None
     because = f"the version of {other.id}" if other else "the newest known version"

@@ -13,7 +13,7 @@ from imagegen.cli.table import Table
 from imagegen.core.progress import human
 from imagegen.core.text import shown
 from imagegen.lock.builds import BuiltWheel
-from imagegen.wheels import wheelhouse
+from imagegen.wheels.wheelhouse import every
 
 _UNITS = (("day", 86400), ("hour", 3600), ("minute", 60))
 
@@ -23,7 +23,7 @@ _UNITS = (("day", 86400), ("hour", 3600), ("minute", 60))
 @pass_app
 def list_wheels(app: App, *, as_json: bool) -> None:
     """List the wheels of the store: torch, Python, GPUs, size, age, key."""
-    wheels = list(wheelhouse.every(app.store))
+    wheels = list(every(app.store))
     if as_json:
         app.json([dataclasses.asdict(wheel) for wheel in wheels])
         return

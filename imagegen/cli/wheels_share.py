@@ -15,7 +15,8 @@ from imagegen.core.progress import human
 from imagegen.core.text import counted, did_you_mean
 from imagegen.lock.builds import BuiltWheel
 from imagegen.oci.documents import is_digest
-from imagegen.wheels import wheelhouse
+from imagegen.wheels.remote_wheelhouse import RemoteWheelhouse, place
+from imagegen.wheels.wheelhouse import every, known
 
 
 @click.command("push")
@@ -29,14 +30,14 @@ def push_wheels(app: App, *, patterns: tuple[str, ...], destination: str | None,
 
     Without --to, IMAGEGEN_WHEELHOUSE names the repository. A wheel that it has under the same key is not changed.
     """
-    repository = wheelhouse.place(app.settings, destination, "--to")
+    repository = place(app.settings, destination, "--to")
     if repository is None:
         fix = "name a repository with --to, or with IMAGEGEN_WHEELHOUSE"
         raise UsageError("there is no wheelhouse to push to", code="usage-no-wheelhouse", fix=fix)
-    wheels = list(_chosen(list(wheelhouse.every(app.store)), patterns))
+    wheels = list(_chosen(list(every(app.store)), patterns))
     pushed: dict[str, bool] = {}
     with Client(app.settings) as client:
-        team = wheelhouse.RemoteWheelhouse(repository, client, app.settings)
+        team = RemoteWheelhouse(repository, client, app.settings)
         if wheels:
             team.reach()
         for wheel in wheels:
@@ -86,7 +87,7 @@ def pull_wheels(app: App, *, keys: tuple[str, ...], cells: tuple[str, ...], sour
     Without --from, IMAGEGEN_WHEELHOUSE names the repository. Exit code 1 if neither the store nor the repository has a
     wheel.
     """
-    repository = wheelhouse.place(app.settings, source, "--from")
+    repository = place(app.settings, source, "--from")
     if repository is None:
         fix = "name a repository with --from, or with IMAGEGEN_WHEELHOUSE"
         raise UsageError("there is no wheelhouse to pull from", code="usage-no-wheelhouse", fix=fix)
@@ -95,10 +96,10 @@ def pull_wheels(app: App, *, keys: tuple[str, ...], cells: tuple[str, ...], sour
     requested = dict(_parse_keys(keys)) | dict(_build_keys(app, cells))
     outcomes: dict[str, str] = {}
     with Client(app.settings) as client:
-        team = wheelhouse.RemoteWheelhouse(repository, client, app.settings)
+        team = RemoteWheelhouse(repository, client, app.settings)
         for key, name_and_version in requested.items():
             name = " ".join(name_and_version) if name_and_version else key
-            if wheelhouse.known(app.store, key):
+            if known(app.store, key):
                 outcomes[key] = "here"
             elif team.fetch(key, app.store, app.progress, required=name_and_version):
                 outcomes[key] = "pulled"

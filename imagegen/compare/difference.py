@@ -15,8 +15,9 @@ from packaging.version import Version
 from imagegen.compare.operands import ComparedLayer, DiffOperand
 from imagegen.compat import metadata
 from imagegen.core.types import parse_requirement
-from imagegen.lock.distributions import version_key
-from imagegen.lock.model import MAIN, Lock, LockedBuild, LockedWheel
+from imagegen.lock.debian_versions import version_key
+from imagegen.lock.main_versions import MAIN
+from imagegen.lock.model import Lock, LockedBuild, LockedWheel
 from imagegen.oci.documents import MACHINES
 from imagegen.wheels.throttle import BuildJob, Machine, plan
 

@@ -10,7 +10,8 @@ from imagegen.image.layers import environment as image_environment
 from imagegen.image.layers.image import LABEL
 from imagegen.image.layers.plan import plan
 from imagegen.image.layers.sources import from_image, plan_above_base
-from imagegen.lock.model import Lock, main_versions
+from imagegen.lock.main_versions import main_versions
+from imagegen.lock.model import Lock
 from imagegen.oci.documents import RemoteImage
 from imagegen.run.numerics import Fingerprint
 

@@ -18,9 +18,9 @@ from imagegen.compare.layer_entries import FileEntry, entries, first_difference
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.data import parse_json
+from imagegen.core.gpu import Gpu
 from imagegen.core.progress import Progress
 from imagegen.core.store import Store
-from imagegen.core.types import Gpu
 from imagegen.image import layers
 from imagegen.image.inputs import project_files
 from imagegen.image.inventory.archive import Plain
@@ -30,7 +30,7 @@ from imagegen.image.layers.plan import plan
 from imagegen.lock.environments import with_locks
 from imagegen.lock.model import Lock
 from imagegen.spec.model import Cell
-from imagegen.wheels.builds.compile import ensure_wheels, require_wheels
+from imagegen.wheels.builds.ensure import ensure_wheels, require_wheels
 
 OpenBlob = Callable[[str, int], AbstractContextManager[Stream]]  # by digest and size in bytes
 

@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imagegen.compat.rule import ENV, Override, Rule, cuda_version, is_surrounding
-from imagegen.core.types import Gpu
+from imagegen.core.gpu import Gpu
 from imagegen.oci.documents import MACHINES
 
 ANY = ">=0.dev0"  # every PEP 440 version; the empty specifier would let in arbitrary strings too

@@ -17,7 +17,8 @@ from packaging.version import Version
 from imagegen.compat.rule import NO_CUDA, Rule
 from imagegen.core import types as t
 from imagegen.core.deferred import dataclass
-from imagegen.core.types import MatrixEntry
+from imagegen.core.matrix_entry import MatrixEntry
+from imagegen.core.validation import doc, string
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
@@ -34,17 +35,17 @@ class PublishedBuild(MatrixEntry):
     name: str  # "torch-cu128"
     package: t.Distribution
     labels: Annotated[  # "cu128"
-        tuple[t.LocalLabel, ...], t.doc("Without one: PyPI's build, which has no label.", default=())
+        tuple[t.LocalLabel, ...], doc("Without one: PyPI's build, which has no label.", default=())
     ]
-    releases: Annotated[t.Specifier, t.doc("Releases of `package` that have it; without it, all.", default="")]
-    cuda: Annotated[str, t.string(r"[1-9][0-9](?:\.[0-9])?|cpu", meaning="a CUDA release or major version, or cpu")]
-    location: Annotated[t.Text, t.doc("Where it is, in words.")]
+    releases: Annotated[t.Specifier, doc("Releases of `package` that have it; without it, all.", default="")]
+    cuda: Annotated[str, string(r"[1-9][0-9](?:\.[0-9])?|cpu", meaning="a CUDA release or major version, or cpu")]
+    location: Annotated[t.Text, doc("Where it is, in words.")]
     source: t.Text
     date: t.Date
-    open_ended: Annotated[t.Flag, t.doc("Builds are added later: an unlisted label may exist.")] = False
+    open_ended: Annotated[t.Flag, doc("Builds are added later: an unlisted label may exist.")] = False
     platforms: Annotated[
         tuple[Literal["linux/amd64", "linux/arm64"], ...],
-        t.doc("The platforms that it is for; without them, that is not known."),
+        doc("The platforms that it is for; without them, that is not known."),
     ] = ()
 
     def has(self, version: str) -> bool:

@@ -25,7 +25,8 @@ from imagegen.compat.vocabulary import (
     python_of,
 )
 from imagegen.core.errors import UsageError
-from imagegen.core.types import Gpu, parse_specifier
+from imagegen.core.gpu import Gpu
+from imagegen.core.types import parse_specifier
 
 _WORD = re.compile(
     r"(?P<name>[A-Za-z0-9][\w ./:+-]*+)\s*+(?:\[(?P<extras>[\w\s,.-]+)\])?\s*(?P<specifier>[=<>!~].*)?", re.DOTALL

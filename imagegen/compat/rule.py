@@ -10,7 +10,9 @@ from typing import Annotated, Literal
 
 from imagegen.core import types as t
 from imagegen.core.deferred import dataclass
-from imagegen.core.types import MatrixEntry, Part, parse_specifier
+from imagegen.core.matrix_entry import MatrixEntry
+from imagegen.core.types import parse_specifier
+from imagegen.core.validation import EMPTY, Part, doc, field_info
 
 # Names that a rule may use besides components and env.NAME: NAMED by a name, VERSIONED by a version or a range.
 NAMED = ("base", "platform")
@@ -73,9 +75,9 @@ class Rule(MatrixEntry):
     REQUIRED = ("kind",)
 
     id: str
-    when: Annotated[Mapping[t.Subject, t.Condition], t.field_info(min_length=1)]
-    then: Annotated[Mapping[t.Subject, t.Condition], t.field_info(default={})]
-    conflict: Annotated[Mapping[t.Subject, t.Condition], t.field_info(default={})]
+    when: Annotated[Mapping[t.Subject, t.Condition], field_info(min_length=1)]
+    then: Annotated[Mapping[t.Subject, t.Condition], field_info(default={})]
+    conflict: Annotated[Mapping[t.Subject, t.Condition], field_info(default={})]
     because: t.Text
     source: t.Text
     date: t.Date  # when the source was read or the measurement made
@@ -83,22 +85,22 @@ class Rule(MatrixEntry):
     evidence: Literal["measured", "documented", "remembered"]
     fix: t.Text
     same: Annotated[  # they share their public version, labels aside
-        tuple[t.Name, ...], t.doc("Have the version of the one component in `when`.")
+        tuple[t.Name, ...], doc("Have the version of the one component in `when`.")
     ] = ()
     kind: Annotated[
         Kind,
-        t.doc(
+        doc(
             "`pip-refuses`: a declared requirement, which an override ignores. `breaks`: it fails. "
             "`degrades`: it works with less speed or exactness."
         ),
     ] = "breaks"
-    message: Annotated[t.Text, t.doc("The error that users see, if it is known.")] = ""
-    direct: Annotated[t.Flag, t.doc("Only warns if its packages come as requirements of others, not by name.")] = False
+    message: Annotated[t.Text, doc("The error that users see, if it is known.")] = ""
+    direct: Annotated[t.Flag, doc("Only warns if its packages come as requirements of others, not by name.")] = False
     unless: Annotated[
         Mapping[t.Name, t.Specifier],
-        t.doc("Components -> releases that repair it: if one is installed, the rule does not count.", **t.EMPTY),
+        doc("Components -> releases that repair it: if one is installed, the rule does not count.", **EMPTY),
     ] = field(default_factory=dict)
-    checked: Annotated[t.Date | None, t.doc("The day of the last confirmation, if later than `date`.")] = None
+    checked: Annotated[t.Date | None, doc("The day of the last confirmation, if later than `date`.")] = None
 
     def check(self) -> None:
         if [bool(self.then), bool(self.conflict), bool(self.same)].count(True) != 1:
@@ -149,12 +151,12 @@ class PinOverride(MatrixEntry):
     """A project that ships a combination in spite of a declared requirement."""
 
     name: str
-    project: Annotated[t.Text, t.doc("The project and the release that was read.")]
-    package: Annotated[t.Distribution, t.doc("Declares the requirement.")]
-    releases: Annotated[t.Specifier, t.doc("Releases of `package`; without it, all.", default="")]
+    project: Annotated[t.Text, doc("The project and the release that was read.")]
+    package: Annotated[t.Distribution, doc("Declares the requirement.")]
+    releases: Annotated[t.Specifier, doc("Releases of `package`; without it, all.", default="")]
     requires: t.Distribution
     installs: Annotated[
-        t.Specifier, t.doc("Versions of `requires` that the project installs; without it, any.", default="")
+        t.Specifier, doc("Versions of `requires` that the project installs; without it, any.", default="")
     ]
     how: t.Text
     source: t.Text

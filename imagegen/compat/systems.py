@@ -6,7 +6,8 @@ from typing import Annotated
 
 from imagegen.core import types as t
 from imagegen.core.deferred import dataclass
-from imagegen.core.types import MatrixEntry
+from imagegen.core.matrix_entry import MatrixEntry
+from imagegen.core.validation import doc
 
 
 @dataclass(frozen=True)
@@ -16,9 +17,9 @@ class System(MatrixEntry):
     REQUIRED = ("source",)
 
     name: str  # "ubuntu22.04"
-    glibc: Annotated[t.Minor, t.doc("0.0 for a system with musl, on which no manylinux wheel runs.")]
-    python: Annotated[t.Minor, t.doc("Version of its own packages' Python.")] = "0.0"
-    aliases: Annotated[tuple[t.Alias, ...], t.doc("Other names that users type: codenames, systems like it.")] = ()
+    glibc: Annotated[t.Minor, doc("0.0 for a system with musl, on which no manylinux wheel runs.")]
+    python: Annotated[t.Minor, doc("Version of its own packages' Python.")] = "0.0"
+    aliases: Annotated[tuple[t.Alias, ...], doc("Other names that users type: codenames, systems like it.")] = ()
     source: t.Text = ""
 
 

@@ -13,8 +13,8 @@ from imagegen.compat.derived import derived_rule
 from imagegen.compat.rule import NO_CUDA, Rule, cuda_version
 from imagegen.compat.systems import NgcImage, System
 from imagegen.core.errors import UsageError
+from imagegen.core.gpu import Gpu
 from imagegen.core.text import nearest
-from imagegen.core.types import Gpu
 
 T = TypeVar("T")
 

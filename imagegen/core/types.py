@@ -1,38 +1,28 @@
-"""Types that all packages share: the time of files, GPU architectures, submodules, validated strings of inputs."""
+"""Validated string types of all files that imagegen reads, each defined once.
+
+Each type admits one narrow form, because a value may reach a Dockerfile, an image config, a path or a command line.
+Where two types differ in one point, a comment has the reason. Messages use `meaning`, else they show the pattern.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import InitVar, field, fields, replace
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 from urllib.parse import unquote
 
 from packaging.version import Version
 
-from imagegen.core.deferred import dataclass
 from imagegen.core.text import cut, redact, unprintable
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
-
-# 1980-01-01, the oldest date that zip files can hold, so zipping a tree from an image works. It is part of the formats
-# of layers and bases: a SOURCE_DATE_EPOCH that moves would change all layers at each relock.
-EPOCH = 315532800
-
-PREFIX = "/opt/venv"  # the environment: wheels, and their data, are installed there
+from imagegen.core.validation import Check, ValueRange, string
 
 # Compressions of the layers of published images; digests in locks are of zstd.
 Compression: TypeAlias = Literal["zstd", "gzip"]
-
-
-# Validated string types of all files that imagegen reads, each defined once, and the base class of their tables.
-#
-# Each type admits one narrow form, because a value may reach a Dockerfile, an image config, a path or a command line.
-# Where two types differ in one point, a comment has the reason. Messages use `meaning`, else they show the pattern.
 
 RESERVED_ENV = {"VIRTUAL_ENV"}  # the image's layout decides it
 # Lists of directories: the values of an image, its stacks and its base are joined, in this order.
@@ -44,108 +34,6 @@ BUILD_ENV = {
 }
 LONGEST_REQUIREMENT = 2000  # characters
 _SHOWN = 200  # characters of a requirement that an error repeats
-_MEANINGS: dict[str, str] = {}  # anchored pattern -> noun phrase that messages use in its place
-
-
-class Part:
-    """The base class of dataclasses that files hold: pydantic checks their annotations where it reads a file.
-
-    A value that a program makes is not checked. Strictness is that of the types: a dataclass cannot have it.
-    """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
-
-
-class _Limits:
-    """Limits of a string or a number in an annotation, by the names that pydantic's core schemas have for them.
-
-    Like `Check` it stands for an annotation of pydantic, which is imported at the first validation.
-    """
-
-    def __init__(self, **limits: Any) -> None:
-        self._limits = limits
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
-        return handler(source) | {"strict": True} | self._limits
-
-
-class Check:
-    """A function in an annotation that returns the value to take in place of a valid one, or raises ValueError.
-
-    With `before`, it gets the value as the file has it, which is validated afterwards.
-    """
-
-    def __init__(self, function: Callable[[Any], Any], *, before: bool = False) -> None:
-        self._function, self._before = function, before
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
-        from pydantic_core import core_schema
-
-        if self._before:
-            return core_schema.no_info_before_validator_function(self._function, handler(source))
-        return core_schema.no_info_after_validator_function(self._function, handler(source))
-
-
-class Written:
-    """The type of a field in a file, and the function that returns the field's value for one of that type."""
-
-    def __init__(self, written: Any, convert: Callable[[Any], Any]) -> None:
-        self._written, self._convert = written, convert
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        from pydantic_core import core_schema
-
-        return core_schema.no_info_after_validator_function(self._convert, handler.generate_schema(self._written))
-
-
-def _refuse_key(_: Any) -> Any:
-    raise ValueError("no file has this key")
-
-
-class _Unwritten:
-    """Makes pydantic refuse the key of a field, of whatever type, in a file."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
-        from pydantic_core import core_schema
-
-        return core_schema.no_info_before_validator_function(_refuse_key, core_schema.any_schema())
-
-
-# In the annotation of a field that files do not have, since a digest of the written form does not cover it.
-UNWRITTEN = _Unwritten()
-
-
-def field_info(*keys: str, **options: Any) -> Any:
-    """Return what pydantic's `Field` does: of a dataclass's field with these keys in a file, the first one for writing.
-
-    Annotations that are text are evaluated at the first validation, and pydantic is imported then.
-    """
-    from pydantic import AliasChoices, Field
-
-    alias = {"alias": keys[0]} if len(keys) == 1 else {"validation_alias": AliasChoices(*keys)} if keys else {}
-    return Field(**alias, **options)
-
-
-EMPTY: dict[str, Any] = {"json_schema_extra": {"default": {}}}  # for a field whose default is an empty mapping
-
-
-def doc(description: str, **options: Any) -> Any:
-    """Return `field_info` with a description, for the JSON schema of a file and its reference page."""
-    return field_info(description=description, **options)
-
-
-def string(pattern: str, maximum: int | None = 100, *, meaning: str = "") -> Any:
-    """Return the constraint of a string that `pattern` matches whole; `meaning`, a noun phrase, is for messages."""
-    whole = f"^(?:{pattern})$"
-    if meaning:
-        _MEANINGS[whole] = meaning
-    return _Limits(pattern=whole, min_length=1, **({} if maximum is None else {"max_length": maximum}))
-
-
-def explain_mismatch(context: Mapping[str, Any]) -> str:
-    """Return the message for pydantic's error `string_pattern_mismatch` with this context."""
-    pattern = context["pattern"]
-    return f"must be {_MEANINGS[pattern]}" if pattern in _MEANINGS else f"must match {pattern.strip('^$')}"
 
 
 @cache
@@ -344,8 +232,8 @@ def _wheel_url(url: str) -> str:
 
 
 # Text is prose; Line may be empty or begin with white space, as values and reasons in a lock may.
-Text = Annotated[str, _Limits(min_length=1, max_length=1000), Check(_text)]
-Line = Annotated[str, _Limits(), Check(_line)]
+Text = Annotated[str, ValueRange(min_length=1, max_length=1000), Check(_text)]
+Line = Annotated[str, ValueRange(), Check(_line)]
 
 # Names that a matrix gives. Word is a name made of names: a cell's id, a layer's name, Debian's architectures.
 Name = Annotated[str, string(r"[a-z0-9]+(?:[.-][a-z0-9]+)*", 60)]
@@ -358,7 +246,7 @@ PartName = Annotated[
 AxisValue = Annotated[str, string(r"[a-z0-9]+(?:[./-][a-z0-9]+)*", 40)]
 # A rule's subject: a surrounding, a component, or env.NAME. Its condition: see spec/model.py.
 Subject = Annotated[str, string(r"[a-z0-9]+(?:[.-][a-z0-9]+)*|env\.[A-Za-z_][A-Za-z0-9_]*", 100)]
-Condition = Annotated[str, _Limits(max_length=200), Check(_text)]
+Condition = Annotated[str, ValueRange(max_length=200), Check(_text)]
 Count = Annotated[str, string(r"[1-9][0-9]{0,9}")]
 Seconds = Annotated[str, string(r"[0-9]{1,6}(?:\.[0-9]{1,3})?")]
 Gigabytes = Annotated[str, string(r"[0-9]{1,3}(?:\.[0-9]{1,3})? GB")]
@@ -375,18 +263,18 @@ Time = Annotated[  # RFC 3339
 # Contents: OCI image-spec v1.1 (descriptor.md) for digests.
 Sha256 = Annotated[str, string(r"[0-9a-f]{64}", meaning="a sha256: 64 lower-case hex digits")]
 Digest = Annotated[str, string(r"sha256:[0-9a-f]{64}", meaning="a digest: sha256: and 64 lower-case hex digits")]
-Number = Annotated[int, _Limits()]
-Flag = Annotated[bool, _Limits()]
-Size = Annotated[int, _Limits(ge=0, lt=1 << 50)]  # bytes
+Number = Annotated[int, ValueRange()]
+Flag = Annotated[bool, ValueRange()]
+Size = Annotated[int, ValueRange(ge=0, lt=1 << 50)]  # bytes
 
 # Python packages: PEP 503 (names), PEP 440 (versions), PEP 508 (requirements), PEP 427 and 625 (file names).
 Distribution = Annotated[str, string(r"[a-z0-9]+(?:-[a-z0-9]+)*", meaning="a normalised package name (PEP 503)")]
-PackageVersion = Annotated[str, _Limits(), Check(_version)]
-CanonicalVersion = Annotated[str, _Limits(max_length=60), Check(_canonical_version)]
+PackageVersion = Annotated[str, ValueRange(), Check(_version)]
+CanonicalVersion = Annotated[str, ValueRange(max_length=60), Check(_canonical_version)]
 LocalLabel = Annotated[str, string(r"[a-z0-9]+(?:\.[a-z0-9]+)*", 40)]
-Specifier = Annotated[str, _Limits(max_length=200), Check(_specifier)]
-RequirementText = Annotated[str, _Limits(), Check(_requirement)]
-ExactPin = Annotated[str, _Limits(), Check(_exact_pin)]
+Specifier = Annotated[str, ValueRange(max_length=200), Check(_specifier)]
+RequirementText = Annotated[str, ValueRange(), Check(_requirement)]
+ExactPin = Annotated[str, ValueRange(), Check(_exact_pin)]
 Module = Annotated[str, string(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")]
 FileName = Annotated[str, string(r"[A-Za-z0-9][A-Za-z0-9._+!-]*", 250, meaning="a file name")]  # file systems: 255
 SdistName = Annotated[str, string(r"[A-Za-z0-9][A-Za-z0-9._+!-]*\.tar\.gz", 200)]
@@ -406,14 +294,14 @@ DriverVersion = Annotated[str, string(r"[0-9]{1,5}(?:\.[0-9]{1,5}){0,3}", meanin
 
 # Environment variables. Variable is one of an image config (OCI image-spec v1.1, config.md): NAME=value.
 EnvName = Annotated[str, string(r"[A-Za-z_][A-Za-z0-9_]*"), Check(_env_name)]
-EnvValue = Annotated[str, _Limits(max_length=1000), Check(_env_value)]
+EnvValue = Annotated[str, ValueRange(max_length=1000), Check(_env_value)]
 BuildEnvName = Annotated[str, string(r"[A-Za-z_][A-Za-z0-9_]*"), Check(_build_env_name)]
 Variable = Annotated[
     str, string(r"[A-Za-z_][A-Za-z0-9_.-]*=(?s:.*)", None, meaning="a variable (NAME=value)"), Check(_line)
 ]
 
 # Fields of an image's config (OCI image-spec v1.1, config.md). A user by number: programs need no entry in /etc/passwd.
-Argument = Annotated[str, _Limits(min_length=1, max_length=1000), Check(_line)]
+Argument = Annotated[str, ValueRange(min_length=1, max_length=1000), Check(_line)]
 User = Annotated[str, string(r"[0-9]{1,9}(?::[0-9]{1,9})?", meaning="a user id, with or without a group: 1000:1000")]
 Port = Annotated[
     str, string(r"[0-9]{1,5}(?:/(?:tcp|udp|sctp))?", meaning="a port, as in 8265 or 4791/udp"), Check(_port)
@@ -452,9 +340,9 @@ ProjectWheel = Annotated[
 ]
 AbsolutePath = Annotated[str, string(r"(?:/[A-Za-z0-9_+-][A-Za-z0-9_.+-]*)+", 200, meaning="an absolute path")]
 TargetPath = Annotated[str, string(r"(?:/[A-Za-z0-9_.+@-]+)+", 200, meaning="an absolute path"), Check(_target)]
-CopiedPath = Annotated[str, _Limits(), Check(_copied)]
+CopiedPath = Annotated[str, ValueRange(), Check(_copied)]
 PathGlob = Annotated[str, string(r"(?:\*/|/)(?:[A-Za-z0-9_.+*/-]|\[!?[A-Za-z0-9_.-]+\])*(?:[A-Za-z0-9_.+*-]|\])", 200)]
-UrlPath = Annotated[str, _Limits(), Check(url_path)]
+UrlPath = Annotated[str, ValueRange(), Check(url_path)]
 
 # Addresses (RFC 3986): no credentials and no query. Plain HTTP is for a server on this machine, but for packages that
 # a signature or a hash in another file covers: indexes (their files are locked by hash) and archives of Debian.
@@ -512,89 +400,7 @@ ArchiveUrl = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class Submodule(Part):
-    """The submodule at `path` of a commit's tree: a commit of another repository, and its tree."""
-
-    path: PathBelow
-    url: GitUrl
-    commit: GitObject
-    tree: GitObject
-
-
 def minor(version: str) -> str:
     """Return the version within which torch keeps its C++ ABI: "2.8" of "2.8.0+cu128"."""
     major, second = (*Version(version).release, 0)[:2]
     return f"{major}.{second}"
-
-
-def with_check(schema: Any) -> Any:
-    """Return pydantic's schema of a class, extended by a call of the `check` method of each instance."""
-    from pydantic_core import core_schema  # late: a value that an earlier run has parsed is not validated again
-
-    def check(instance: Any) -> Any:
-        instance.check()
-        return instance
-
-    return core_schema.no_info_after_validator_function(check, schema)
-
-
-# Named entries of matrix files.
-
-
-@dataclass(frozen=True)
-class MatrixEntry(Part):
-    """The base class of a matrix file's named entries. The first field is the name, which is the entry's key there."""
-
-    REQUIRED: ClassVar[tuple[str, ...]] = ()  # fields that a file must have, and a program need not
-    UNWRITTEN: ClassVar[tuple[str, ...]] = ()  # fields that a file cannot have
-
-    override: InitVar[Annotated[Flag, doc("Replaces the entry of this name from an earlier directory.")]] = field(
-        default=False, kw_only=True
-    )
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Callable[[Any], Any]) -> Any:
-        schema = handler(source)
-        reference, unwritten = schema.pop("ref"), (fields(cls)[0].name, *cls.UNWRITTEN)
-        written = [item for item in schema["schema"]["fields"] if item["name"] not in unwritten]
-        for item in written:
-            if item["name"] in cls.REQUIRED:
-                item["schema"] = item["schema"]["schema"]  # without the default
-        schema["schema"]["fields"] = written
-        return with_check(schema) | {"ref": reference}
-
-    def check(self) -> None:
-        """Raise ValueError if the fields contradict each other."""
-
-    def named(self, name: str) -> Self:
-        """Return the entry with its name, which validation leaves out."""
-        changes: dict[str, Any] = {fields(self)[0].name: name}
-        return replace(self, **changes)
-
-
-@dataclass(frozen=True)
-class Gpu(MatrixEntry):
-    """A GPU architecture, by the name that compilers give it: sm_90."""
-
-    REQUIRED = ("source",)
-
-    name: str  # "sm_120"
-    capability: Annotated[Capability, doc("Compute capability.")]  # "12.0"
-    family: Name  # "blackwell"
-    products: Annotated[  # "RTX 5090"
-        tuple[Alias, ...], doc("Names by which users call the cards.", default=())
-    ]
-    # "10.1", as CUDA 12.8 calls 11.0
-    aliases: Annotated[tuple[Alias, ...], doc("Other names that users type.")] = ()
-    amd64: Annotated[  # "B200"
-        tuple[Alias, ...], doc("The products and aliases that only x86-64 hosts have.")
-    ] = ()
-    arm64: Annotated[  # "GH200"
-        tuple[Alias, ...], doc("The products and aliases that only arm64 hosts have.")
-    ] = ()
-    source: Text = ""
-
-    def platform_of(self, product: str) -> str:
-        """Return the platform of a product's hosts. A card for a PCIe slot fits others too, but x86-64 is usual."""
-        return "linux/arm64" if product in self.arm64 else "linux/amd64"

@@ -1,24 +1,18 @@
-"""A Docker engine: `Engine` is what builds and smoke tests use of it.
-
-`exported` reads one of its images as an archive; any engine that answers is supported there.
-
-Source: Docker Engine API v1.44 (/images/{name}/json and /images/{name}/get).
-"""
+"""A Docker engine: `Engine` finds it, checks its version, and has the operations of builds and smoke tests."""
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import docker
 from docker.context import ContextAPI
-from docker.errors import DockerException, ImageNotFound
+from docker.errors import DockerException
 from docker.utils import kwargs_from_env
 
 from imagegen.core.config import Settings
@@ -26,46 +20,17 @@ from imagegen.core.errors import EngineError
 from imagegen.core.progress import Progress, Quiet
 from imagegen.core.store import Store
 from imagegen.engine.builder import WAITED, nodes_of, unreachable
-from imagegen.engine.connection import ENGINE_FLOOR, INSTALL, open_client, run_buildx, shortcomings
-from imagegen.engine.containers import Container, ContainerInfo, exec_in, explained, inspect_container, running
-from imagegen.engine.load import Loading, image_digest, load, pull, tag_image
+from imagegen.engine.buildx import run_buildx
+from imagegen.engine.connection import open_client
+from imagegen.engine.containers import Container, explained, running
+from imagegen.engine.inspection import ContainerInfo, exec_in, inspect_container
+from imagegen.engine.load import image_digest, load, tag_image
+from imagegen.engine.loading import Loading
+from imagegen.engine.remote import pull
+from imagegen.engine.requirements import ENGINE_FLOOR, INSTALL, shortcomings
 
-
-@dataclass(frozen=True)
-class Export:
-    """The output of `docker save` in `pieces`; `architecture` is the image's, as Docker names it."""
-
-    pieces: Iterable[bytes]
-    architecture: str
-
-
-@contextmanager
-def exported(reference: str, settings: Settings) -> Iterator[Export | None]:
-    """Yield the image from the user's engine, or None if there is no engine or it has no such image.
-
-    Raises EngineError if the engine fails, or if DOCKER_HOST or DOCKER_CONTEXT names one that does not answer.
-    """
-    try:
-        client = open_client(_address(settings), _TIMEOUT)
-    except EngineError:
-        if _choice(settings):
-            raise
-        yield None
-        return
-    client.api.timeout = _SILENCE
-    with closing(client), explained(f"reading {reference}"):
-        try:
-            image = client.api.inspect_image(reference)  # type: ignore[no-untyped-call]
-        except ImageNotFound:
-            yield None
-        else:
-            yield Export(client.api.get_image(reference), str(image["Architecture"]))
-
-
-# Find the engine, check that it will do, and give the rest of imagegen its few operations.
-
-_TIMEOUT = 20  # seconds for an engine to report its version
-_SILENCE = 600  # seconds without a byte after which it is given up: it may unpack gigabytes without a word
+TIMEOUT = 20  # seconds for an engine to report its version
+SILENCE = 600  # seconds without a byte after which it is given up: it may unpack gigabytes without a word
 
 
 class Engine:
@@ -74,7 +39,7 @@ class Engine:
     def __init__(self, client: docker.DockerClient, settings: Settings) -> None:
         self.client = client
         self._settings = settings
-        client.api.timeout = _SILENCE
+        client.api.timeout = SILENCE
 
     @classmethod
     def connect(cls, settings: Settings, progress: Progress | None = None) -> Self:
@@ -82,10 +47,10 @@ class Engine:
 
         Raises EngineError if no engine answers there, or if it is unsupported.
         """
-        where = _choice(settings)
+        where = choice(settings)
         other = f"unset {where.partition('=')[0]}" if where else INSTALL
         try:
-            client = open_client(_address(settings), _TIMEOUT)
+            client = open_client(address(settings), TIMEOUT)
         except EngineError as error:
             fix = f"{error.fix}, or {other}"
             raise EngineError(error.what, where=where or error.where, why=error.why, fix=fix) from error
@@ -270,13 +235,13 @@ class Engine:
         return dict(self._settings.env) or dict(os.environ)
 
 
-def _choice(settings: Settings) -> str | None:
+def choice(settings: Settings) -> str | None:
     """The variable by which the user has chosen an engine, "DOCKER_HOST=tcp://..."."""
     names = ("DOCKER_HOST", "DOCKER_CONTEXT")
     return next((f"{name}={settings.env[name]}" for name in names if settings.env.get(name)), None)
 
 
-def _address(settings: Settings) -> dict[str, Any]:
+def address(settings: Settings) -> dict[str, Any]:
     """The SDK's arguments for the engine that Docker's own client would use: DOCKER_HOST, else the current context."""
     env = dict(settings.env)
     try:

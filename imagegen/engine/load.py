@@ -1,288 +1,34 @@
-"""Load images of the store into an engine: served on loopback, as an archive, or before the last layer is made."""
+"""Bring an image of the store into an engine: a pull from loopback, or an archive where loopback is out of reach.
+
+Sources: OCI image-spec v1.1 (manifest, image layout); Docker Engine API v1.44 (/images/create, /images/load).
+"""
 
 from __future__ import annotations
 
-import http.server
-import io
 import json
-import os
 import re
 import secrets
 import socket
 import tarfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
-from http import HTTPStatus
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 import docker
 from docker.errors import ImageNotFound, NotFound
 from docker.utils import parse_repository_tag
 
 from imagegen.core.errors import EngineError, LostEngineError, StoreError
-from imagegen.core.progress import Progress, timed
+from imagegen.core.progress import Meter, Progress
 from imagegen.core.store import Store
 from imagegen.engine.connection import while_alive
 from imagegen.engine.containers import explained
-from imagegen.oci.documents import MANIFEST_TYPE, Descriptor, digest_of, read_manifest
+from imagegen.engine.loopback import Loadable, Registry, serving
+from imagegen.oci.documents import Descriptor, read_manifest
 from imagegen.oci.layout import INDEX_FILE, LAYOUT_FILE, LAYOUT_VERSION, blob_name
-
-if TYPE_CHECKING:
-    from imagegen.image.layers import Image
-
-# Serve one image of the store on loopback, read-only, for as long as an engine pulls it.
-#
-# Source: OCI distribution-spec v1.1, the pull half; RFC 9110 section 14 for ranges.
-
-_TLS_HANDSHAKE = b"\x16"  # RFC 8446 section 5.1: the content type that a client's hello begins with
-_RANGE = re.compile(r"bytes=(\d+)-(\d*)")
-_CHUNK = 1 << 20
-
-
-@dataclass(frozen=True)
-class Loadable:
-    """An image to be loaded: a manifest, its config and layers, each blob once.
-
-    `documents` has by digest the contents of those that `store` need not have.
-    """
-
-    store: Store
-    manifest: Descriptor
-    blobs: tuple[Descriptor, ...]
-    documents: Mapping[str, bytes] = field(default_factory=dict)
-
-
-@dataclass
-class Registry:
-    """The loopback registry that serves the image, and whether an engine has connected."""
-
-    repository: str  # host:port/path, to be followed by @digest
-    reached: threading.Event = field(default_factory=threading.Event)
-
-
-@contextmanager
-def serving(image: Loadable, sent: Callable[[int], None]) -> Iterator[Registry]:
-    """Serve the image's manifest and blobs, nothing else, at a random path on a random port of 127.0.0.1.
-
-    `sent` is called from several threads with the number of blob bytes that were sent. The client verifies the digests,
-    as the specification requires.
-    """
-    path = f"imagegen/{secrets.token_hex(16)}"
-    resources = {f"/v2/{path}/manifests/{image.manifest.digest}": image.manifest}
-    resources |= {f"/v2/{path}/blobs/{blob.digest}": blob for blob in image.blobs}
-    server = _Server(image, resources, sent)
-    registry = Registry(f"127.0.0.1:{server.server_address[1]}/{path}", server.reached)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
-        yield registry
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-class _Server(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False  # an engine keeps idle connections open
-
-    def __init__(self, image: Loadable, resources: dict[str, Descriptor], sent: Callable[[int], None]) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.image, self.resources, self.sent = image, resources, sent
-        self.reached = threading.Event()
-        self._open: set[socket.socket] = set()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        self._open.add(request)
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        self._open.discard(request)
-        super().shutdown_request(request)
-
-    def server_close(self) -> None:
-        super().server_close()
-        for request in tuple(self._open):
-            self.shutdown_request(request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore a client that disconnects: the pull reports what failed."""
-
-
-class _Handler(http.server.BaseHTTPRequestHandler):
-    server: _Server
-    rfile: io.BufferedReader
-    protocol_version = "HTTP/1.1"
-    server_version = "imagegen"
-
-    def handle_one_request(self) -> None:
-        # containerd tries TLS first and falls back to plain HTTP only if it reads an HTTP status line in answer.
-        if self.rfile.peek(1)[:1] == _TLS_HANDSHAKE:
-            self.wfile.write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
-            self.close_connection = True
-            return
-        super().handle_one_request()
-
-    def do_HEAD(self) -> None:
-        self._answer(body=False)
-
-    def do_GET(self) -> None:
-        self._answer(body=True)
-
-    def _answer(self, *, body: bool) -> None:
-        if self.path in ("/v2", "/v2/"):
-            self._headers(HTTPStatus.OK, "application/json", 0)
-            return
-        resource = self.server.resources.get(self.path)
-        if resource is None:
-            self._headers(HTTPStatus.NOT_FOUND, "application/json", 0)
-            return
-        self.server.reached.set()
-        span = _span(self.headers.get("Range"), resource.size)
-        if span is None:
-            self._headers(
-                HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
-                resource.media_type,
-                0,
-                ("Content-Range", f"bytes */{resource.size}"),
-            )
-            return
-        start, stop = span
-        status, extra = HTTPStatus.OK, [("Docker-Content-Digest", resource.digest), ("Accept-Ranges", "bytes")]
-        if (start, stop) != (0, resource.size):
-            status = HTTPStatus.PARTIAL_CONTENT
-            extra.append(("Content-Range", f"bytes {start}-{stop - 1}/{resource.size}"))
-        self._headers(status, resource.media_type, stop - start, *extra)
-        if body:
-            self._send(resource, start, stop)
-
-    def _send(self, blob: Descriptor, start: int, stop: int) -> None:
-        """Let the kernel copy the bytes. A blob shorter than its descriptor ends the connection early."""
-        image = self.server.image
-        if (document := image.documents.get(blob.digest)) is not None:
-            self.wfile.write(document[start:stop])
-            return
-        with image.store.path(blob.digest).open("rb") as file:
-            while start < stop:
-                count = self.connection.sendfile(file, start, min(_CHUNK, stop - start))
-                if not count:
-                    self.close_connection = True
-                    return
-                start += count
-                if "/blobs/" in self.path:
-                    self.server.sent(count)
-            # The engine has its own copy now; this one need not push out of the page cache what others read.
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-    def _headers(self, status: HTTPStatus, media_type: str, length: int, *extra: tuple[str, str]) -> None:
-        self.send_response(status)
-        self.send_header("Docker-Distribution-Api-Version", "registry/2.0")
-        self.send_header("Content-Type", media_type)
-        self.send_header("Content-Length", str(length))
-        for name, value in extra:
-            self.send_header(name, value)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it so
-        """Log nothing: the pull has its own progress."""
-
-
-def _span(header: str | None, size: int) -> tuple[int, int] | None:
-    """The half-open range of bytes that is requested; everything where there is no usable header; None past the end."""
-    match = _RANGE.fullmatch(header or "")
-    if match is None:
-        return 0, size
-    start = int(match[1])
-    stop = min(int(match[2]) + 1, size) if match[2] else size
-    return (start, stop) if start < stop else None
-
-
-# Load an image from the bottom while its top is still being made: an engine keeps what it has unpacked.
-
-
-class Loading:
-    """Loads an image in parts: each offer becomes an image in the engine, without a tag; the whole then costs the rest.
-
-    Engines share unpacked layers along a common prefix. A context manager: its end removes the names of the parts and
-    leaves their layers to the images that hold them. A failed part is not an error, since `finish` sends all that the
-    engine lacks; after the engine failed to connect for a part, it gets no more of them.
-    """
-
-    def __init__(self, client: docker.DockerClient, store: Store) -> None:
-        self._client, self._store = client, store
-        self._newest: Image | None = None
-        self._part = ExitStack()  # holds what the engine has so far
-        self._changed = threading.Condition()
-        self._over = False
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="load", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None:
-            self._stop.set()
-        self._settle()
-        self._part.close()
-
-    def offer(self, bottom: Image) -> None:
-        """An image of the layers that are there by now; an earlier one that was not begun yet is dropped."""
-        with self._changed:
-            self._newest = bottom
-            self._changed.notify()
-
-    def finish(self, digest: str, tag: str, progress: Progress) -> None:
-        """See `Engine.load`."""
-        with timed(progress, f"loading {tag}"):
-            self._settle()
-            load(self._client, self._store, digest, tag, progress)
-
-    def _settle(self) -> None:
-        """Wait for the part that is on its way."""
-        with self._changed:
-            self._over = True
-            self._changed.notify()
-        self._thread.join()
-
-    def _follow(self) -> None:
-        with suppress(EngineError):
-            sweep(self._client)
-        while (bottom := self._next()) is not None:
-            part = ExitStack()
-            try:
-                image = _in_memory(self._store, bottom)
-                name = part.enter_context(pulled(self._client, image, lambda _: None, self._stop))
-            except (EngineError, StoreError):
-                return
-            self._part.close()  # the new part holds all that the one before it held
-            self._part = part
-            if name is None:
-                return
-
-    def _next(self) -> Image | None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._over or self._newest is not None)
-            bottom, self._newest = self._newest, None
-            return None if self._over else bottom
-
-
-def _in_memory(store: Store, image: Image) -> Loadable:
-    """Return an image whose layers the store has, but not its manifest and config."""
-    documents = {image.digest: image.manifest, digest_of(image.config): image.config}
-    return Loadable(store, Descriptor(MANIFEST_TYPE, image.digest, len(image.manifest)), image.blobs, documents)
-
-
-# Bring an image of the store into an engine: a pull from loopback, or an archive where loopback is out of reach.
-#
-# Sources: OCI image-spec v1.1 (manifest, image layout); Docker Engine API v1.44 (/images/create, /images/load).
 
 _SHORT = 12  # hex digits of a digest in the engine's progress events
 _LOADED = re.compile(r"127\.0\.0\.1:(\d+)/imagegen/[0-9a-f]{32}@")  # an image while it is loaded; see `serving`
@@ -301,7 +47,7 @@ def load(client: docker.DockerClient, store: Store, digest: str, tag: str, progr
         image = _image(store, digest)
         with (
             progress.meter(f"load {tag}", sum(blob.size for blob in image.blobs)) as meter,
-            pulled(client, image, meter.advance) as name,
+            pulled(client, image, meter) as name,
         ):
             if name is not None:
                 tag_image(client, name, tag)
@@ -345,34 +91,29 @@ def _image(store: Store, digest: str) -> Loadable:
 
 @contextmanager
 def pulled(
-    client: docker.DockerClient, image: Loadable, advance: Callable[[int], None], stop: threading.Event | None = None
+    client: docker.DockerClient, image: Loadable, meter: Meter, stop: threading.Event | None = None
 ) -> Iterator[str | None]:
     """Pull an image from a registry on loopback; yield its name there, or None if the engine never connects.
 
-    The engine fetches only the blobs that it lacks; `advance` is called with the size of each blob that was sent or is
+    The engine fetches only the blobs that it lacks; the meter advances by the size of each blob that was sent or is
     there. The name exists, and its port answers, until the block ends. Raises EngineError when the pull fails or `stop`
     is set, StoreError for a fault of the store.
     """
     manifest = image.manifest
-    with serving(image, advance) as registry:
+    with serving(image, meter) as registry:
         sizes = {blob.digest.removeprefix("sha256:")[:_SHORT]: blob.size for blob in image.blobs}
         name = f"{registry.repository}@{manifest.digest}"
-
-        def seen(event: dict[str, Any]) -> None:
-            if stop is not None and stop.is_set():
-                raise EngineError("loading was stopped", code="engine-load-stopped")
-            if event.get("status") == "Already exists":
-                advance(sizes.pop(str(event.get("id")), 0))
-
-        def silent() -> None:
-            if not registry.reached.is_set():
-                raise EngineError("the engine does not come", code="engine-load-unreachable")
-
         events = partial(client.api.pull, registry.repository, manifest.digest, stream=True, decode=True)
         try:
             try:
                 with explained(f"loading {manifest.digest}"):
-                    follow(while_alive(client, events, silent), name, seen)
+                    for event in follow(while_alive(client, events), name):
+                        if event is None:
+                            _require_reached(registry)
+                            continue
+                        _require_running(stop)
+                        if event.get("status") == "Already exists":
+                            meter.advance(sizes.pop(str(event.get("id")), 0))
             except LostEngineError:
                 raise
             except EngineError:
@@ -385,6 +126,16 @@ def pulled(
         finally:
             with suppress(EngineError):  # the engine may be what failed
                 forget(client, name)
+
+
+def _require_reached(registry: Registry) -> None:
+    if not registry.reached.is_set():
+        raise EngineError("the engine does not come", code="engine-load-unreachable")
+
+
+def _require_running(stop: threading.Event | None) -> None:
+    if stop is not None and stop.is_set():
+        raise EngineError("loading was stopped", code="engine-load-stopped")
 
 
 def sweep(client: docker.DockerClient) -> None:
@@ -410,9 +161,9 @@ def _load_archive(client: docker.DockerClient, image: Loadable, tag: str, progre
         with progress.meter(f"load {tag}", sum(blob.size for blob in lacking)) as meter:
             try:
                 with explained(f"loading {tag}"):
-                    archive = _archive(image.store, name, image.manifest, lacking, meter.advance)
+                    archive = _archive(image.store, name, image.manifest, lacking, meter)
                     events = partial(client.api.load_image, archive, quiet=True)
-                    follow(while_alive(client, events), tag, lambda _: None)
+                    deque(follow(while_alive(client, events), tag), maxlen=0)
                 tag_image(client, name, tag)
             except LostEngineError:
                 raise
@@ -438,7 +189,7 @@ def _held(client: docker.DockerClient, store: Store) -> frozenset[str]:
 
 
 def _archive(
-    store: Store, name: str, manifest: Descriptor, blobs: Iterable[Descriptor], sent: Callable[[int], None]
+    store: Store, name: str, manifest: Descriptor, blobs: Iterable[Descriptor], meter: Meter
 ) -> Iterator[bytes]:
     """Yield an OCI image layout as a tar, with the image under `name`; every blob is verified while it is read."""
     entry = manifest.as_dict() | {"annotations": {"io.containerd.image.name": name}}
@@ -450,7 +201,7 @@ def _archive(
         with store.open(blob.digest) as reader:
             for chunk in reader:
                 yield chunk
-                sent(len(chunk))
+                meter.advance(len(chunk))
         yield _padding(blob.size)
     yield bytes(2 * tarfile.BLOCKSIZE)
 
@@ -469,14 +220,14 @@ def _padding(size: int) -> bytes:
     return bytes(-size % tarfile.BLOCKSIZE)
 
 
-def follow(events: Iterable[Any], tag: str, seen: Callable[[dict[str, Any]], None]) -> None:
-    """Read the engine's progress events to their end. EngineError when one of them reports a failure."""
+def follow(events: Iterable[dict[str, Any] | None], tag: str) -> Iterator[dict[str, Any] | None]:
+    """Yield the engine's progress events, or None for a silence. EngineError when one of them reports a failure."""
     for event in events:
-        if "error" in event:
+        if event is not None and "error" in event:
             raise EngineError(
                 f"the engine cannot load {tag}", code="engine-load-failed", why=str(event["error"]).strip()
             )
-        seen(event)
+        yield event
 
 
 def _check_blobs(image: Loadable) -> None:
@@ -500,38 +251,3 @@ def forget(client: docker.DockerClient, ref: str) -> None:
             client.api.remove_image(ref, noprune=True)
         except NotFound:
             return
-
-
-# Let an engine fetch an image from a registry itself: for images whose layers are not in this machine's store.
-#
-# Source: Docker Engine API v1.44 (/images/create, X-Registry-Auth).
-
-
-def pull(
-    client: docker.DockerClient,
-    name: str,
-    digest: str,
-    tag: str,
-    credentials: tuple[str, str] | None,
-    progress: Progress,
-) -> None:
-    """See `Engine.pull`."""
-    if image_digest(client, digest) is None:
-        # Without any, the SDK would read the configuration of the user.
-        auth = {"username": credentials[0], "password": credentials[1]} if credentials else {}
-        events = partial(client.api.pull, name, digest, stream=True, decode=True, auth_config=auth)
-        with timed(progress, f"the engine pulls {name}@{digest}"), explained(f"pulling {name}@{digest}"):
-            follow(while_alive(client, events), f"{name}@{digest}", _ignored)
-        after = image_digest(client, f"{name}@{digest}")
-        if after != digest:
-            raise EngineError(
-                f"the engine holds another image as {name}@{digest}", code="engine-tag-mismatch", why=f"it is {after}"
-            )
-        tag_image(client, digest, tag)
-        forget(client, f"{name}@{digest}")
-    else:
-        tag_image(client, digest, tag)
-
-
-def _ignored(event: dict[str, Any]) -> None:
-    """The engine's own progress is not ours to show: it counts each layer twice."""

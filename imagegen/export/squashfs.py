@@ -29,10 +29,10 @@ from typing import IO, Any, cast
 
 from imagegen.core import programs
 from imagegen.core.errors import StoreError
+from imagegen.core.image_format import EPOCH
 from imagegen.core.progress import Progress, timed
 from imagegen.core.store import Store, disk
 from imagegen.core.store.images import filling_file
-from imagegen.core.types import EPOCH
 from imagegen.export import Entry, RootFiles, contents, read_tree
 from imagegen.image.layers import Image
 

@@ -25,8 +25,8 @@ from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.data import shipped
 from imagegen.core.errors import Location, LockError, StoreError
+from imagegen.core.image_format import EPOCH, PREFIX
 from imagegen.core.store import Store, disk, images
-from imagegen.core.types import EPOCH, PREFIX
 from imagegen.image import inputs, layers
 from imagegen.image.base import fetch_packages
 from imagegen.image.base.installer import COMMAND, ENVIRONMENT
@@ -42,8 +42,9 @@ from imagegen.image.layers.plan import (
     support_links,
 )
 from imagegen.lock import inputs_hash
-from imagegen.lock.builds import fetch_sources, patched_sources
-from imagegen.lock.model import Lock, LockedBuild, LockedCopy, LockedFile, LockedWheel, reason
+from imagegen.lock.build_sources import fetch_sources, patched_sources
+from imagegen.lock.main_versions import reason
+from imagegen.lock.model import Lock, LockedBuild, LockedCopy, LockedFile, LockedWheel
 from imagegen.spec.model import EnvVar
 from imagegen.spec.recipe import Recipe
 

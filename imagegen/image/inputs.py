@@ -22,14 +22,8 @@ from imagegen.core.text import counted
 from imagegen.image import base
 from imagegen.image.interpreter import unpack
 from imagegen.lock import patched, sdist
-from imagegen.lock.foundation import (
-    BUILD_PLATFORM,
-    LockedDeb,
-    LockedInterpreter,
-    directory,
-    interpreter_key,
-    own_python,
-)
+from imagegen.lock.foundation import BUILD_PLATFORM, LockedDeb
+from imagegen.lock.interpreter import LockedInterpreter, directory, interpreter_key, own_python
 from imagegen.lock.model import (
     LOCAL,
     CopiedFile,

@@ -24,7 +24,7 @@ from imagegen.core.layer_tar import DAMAGED, Bounded, members
 from imagegen.core.store import Store
 from imagegen.core.text import unprintable
 from imagegen.image.base.image import ODD, UnpackTarget
-from imagegen.lock.foundation import InterpreterArchive
+from imagegen.lock.interpreter import InterpreterArchive
 
 _PREFIX = re.compile(r"(?<![^\s'\":=!])(-[LI]|#!)?/install(?![^\s'\":/])", re.MULTILINE)
 # As uv's table of variables has it; each is a command, whose options stay.

@@ -17,10 +17,10 @@ from imagegen.compat.metadata import PackageReleases
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError, ImagegenError, MatrixError
-from imagegen.core.net import Client, NotFoundError, package_index
+from imagegen.core.net import Client, NotFoundError, package_index, wheel_metadata
 from imagegen.core.net.package_index import DEFAULT, IndexLink
 from imagegen.core.store.cache import Cache
-from imagegen.index_metadata import releases, wheel_metadata
+from imagegen.index_metadata import releases
 from imagegen.oci.documents import digest_of
 
 OFFLINE = "UV_OFFLINE"  # uv's variable: no index is asked

@@ -20,9 +20,9 @@ from packaging.version import Version
 from imagegen.compat.metadata import PackageReleases, ReleaseMetadata, holds
 from imagegen.core.errors import FetchError
 from imagegen.core.net.package_index import IndexLink
+from imagegen.core.net.wheel_metadata import Metadata
 from imagegen.core.text import cut
 from imagegen.core.types import LONGEST_REQUIREMENT, parse_requirement
-from imagegen.index_metadata.wheel_metadata import Metadata
 
 # Images are for Linux on these machines. Wheels and requirements for other systems are left out.
 _MACHINES = ("x86_64", "aarch64")

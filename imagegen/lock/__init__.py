@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 from imagegen.core.deferred import lazy_names
 
 if TYPE_CHECKING:
-    from imagegen.lock.builds import fetch_sources, require_unchanged, with_built_wheels
+    from imagegen.lock.build_sources import fetch_sources, require_unchanged
+    from imagegen.lock.builds import with_built_wheels
     from imagegen.lock.facts import facts_of_lock
     from imagegen.lock.file import (
         contents_hash,
@@ -49,7 +50,8 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "builds": ("fetch_sources", "require_unchanged", "with_built_wheels"),
+        "build_sources": ("fetch_sources", "require_unchanged"),
+        "builds": ("with_built_wheels",),
         "facts": ("facts_of_lock",),
         "file": (
             "contents_hash",

@@ -10,10 +10,12 @@ from packaging.version import Version
 
 from imagegen.core import types as t
 from imagegen.core.deferred import dataclass
+from imagegen.core.image_format import PREFIX
 from imagegen.core.progress import human
-from imagegen.core.types import PREFIX
+from imagegen.core.validation import field_info
 from imagegen.lock.model import Lock, LockedCopy, LockedEnvironment, LockedGpus, Record
-from imagegen.lock.tables import LockedWheel, LockTable
+from imagegen.lock.tables import LockTable
+from imagegen.lock.wheels import LockedWheel
 from imagegen.spec.model import Cell, CellEnvironment
 from imagegen.spec.prefix import VENVS
 
@@ -36,7 +38,7 @@ class CombinedFile(LockTable):
 
     cell: t.Word
     image: t.Word
-    environments: Annotated[tuple[EnvironmentRow, ...], t.field_info("environment")]  # the default one first
+    environments: Annotated[tuple[EnvironmentRow, ...], field_info("environment")]  # the default one first
     record: Record | None = None
 
 
@@ -44,7 +46,7 @@ class CombinedFile(LockTable):
 class AttachedFile(CombinedFile):
     """A lock of an image with several environments, with the locks of their cells; it is attached to the image."""
 
-    locks: Annotated[tuple[Lock, ...], t.field_info("locked")]  # without records, in the order of `environments`
+    locks: Annotated[tuple[Lock, ...], field_info("locked")]  # without records, in the order of `environments`
 
 
 def locked_environments(

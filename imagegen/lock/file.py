@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from imagegen.core import data
 from imagegen.core.errors import MOST, ErrorGroup, ErrorList, ImagegenError, Location, LockError
-from imagegen.core.types import explain_mismatch
+from imagegen.core.validation import explain_mismatch
 from imagegen.lock.environments import AttachedFile, CombinedFile, EnvironmentRow, combine, locked_environments
 from imagegen.lock.model import LOCK_VERSION, Lock, LockedEnvironment
 from imagegen.lock.tables import to_table
@@ -155,9 +155,9 @@ def _joined(file: CombinedFile, locks: Sequence[Lock], path: Path | str) -> Lock
 
 def _require_keys(lock: Lock, text: str, path: Path | str) -> Lock:
     """Return the lock. Raises LockError if the key of a source build does not match its inputs."""
-    from imagegen.lock import builds  # late: a lock that an earlier run has parsed is not parsed again
+    from imagegen.lock.builds import misbuilt
 
-    if wrong := builds.misbuilt(lock):
+    if wrong := misbuilt(lock):
         position = [build.name for build in lock.builds].index(wrong[0])
         raise LockError(
             f"the key of {', '.join(wrong)} does not match the inputs of the build",

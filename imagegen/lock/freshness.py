@@ -14,8 +14,10 @@ from imagegen.compat.rule import Rule
 from imagegen.core.errors import BuildError, LockError
 from imagegen.core.net.package_index import DEFAULT
 from imagegen.core.wheel_target import WheelTarget
-from imagegen.lock.builds import BUILDER, builder, commit_of, patches_of
-from imagegen.lock.foundation import resolve_interpreter
+from imagegen.lock.build_sources import commit_of, patches_of
+from imagegen.lock.builds import BUILDER, builder
+from imagegen.lock.components import Compiled, architectures, environment
+from imagegen.lock.interpreter import resolve_interpreter
 from imagegen.lock.model import (
     GIT,
     LINKS,
@@ -28,7 +30,6 @@ from imagegen.lock.model import (
     LockedWheel,
     file_conflicts_among,
 )
-from imagegen.lock.recipes import Compiled, architectures, environment
 from imagegen.spec.model import Cell, Requirement
 from imagegen.spec.recipe import SdistFile
 

@@ -14,16 +14,12 @@ from typing import Annotated
 from imagegen.compat.rule import Override
 from imagegen.core import types as t
 from imagegen.core.deferred import dataclass
-from imagegen.core.types import PREFIX
-from imagegen.lock.foundation import (
-    InterpreterArchive,
-    LockedArchive,
-    LockedBase,
-    LockedDeb,
-    LockedInterpreter,
-    LockedPackages,
-)
-from imagegen.lock.tables import (
+from imagegen.core.image_format import PREFIX
+from imagegen.core.validation import UNWRITTEN, field_info
+from imagegen.lock.foundation import LockedArchive, LockedBase, LockedDeb, LockedPackages
+from imagegen.lock.interpreter import InterpreterArchive, LockedInterpreter
+from imagegen.lock.tables import LockTable
+from imagegen.lock.wheels import (
     BUILT,
     GIT,
     INTERPRETER,
@@ -39,7 +35,6 @@ from imagegen.lock.tables import (
     LockedPatch,
     LockedSdist,
     LockedWheel,
-    LockTable,
     WheelPatch,
     archive_name,
 )
@@ -160,26 +155,26 @@ class Lock(LockTable):
     base: LockedBase
     interpreter: LockedInterpreter
     # Debian packages above the base; None if the cell requests none
-    added: Annotated[LockedPackages | None, t.field_info("packages")] = None
+    added: Annotated[LockedPackages | None, field_info("packages")] = None
     # The distribution's interpreter for BUILD_PLATFORM, of the same version: in a lock of another platform
     bytecode_base: LockedBase | None = None
     uv: LockedWheel  # the uv that resolved, and that a plain build of the rendered Dockerfile installs with
     env: tuple[EnvVar, ...]  # sorted by name
     config: tuple[ConfigField, ...] = ()  # sorted by name
-    labels: Annotated[tuple[Label, ...], t.field_info("label")] = ()  # sorted by name
-    ports: Annotated[tuple[ExposedPort, ...], t.field_info("port")] = ()  # sorted by port, as text
-    copies: Annotated[tuple[LockedCopy, ...], t.field_info("copy")] = ()  # sorted by path
+    labels: Annotated[tuple[Label, ...], field_info("label")] = ()  # sorted by name
+    ports: Annotated[tuple[ExposedPort, ...], field_info("port")] = ()  # sorted by port, as text
+    copies: Annotated[tuple[LockedCopy, ...], field_info("copy")] = ()  # sorted by path
     ldconfig: tuple[LibraryDirectory, ...] = ()  # sorted by path, and searched in this order
-    overrides: Annotated[tuple[Override, ...], t.field_info("override")] = ()  # sorted by package
+    overrides: Annotated[tuple[Override, ...], field_info("override")] = ()  # sorted by package
     # sorted by name; `realised` turns each into a wheel
-    builds: Annotated[tuple[LockedBuild, ...], t.field_info("build")] = ()
-    wheels: Annotated[tuple[LockedWheel, ...], t.field_info("wheel")]  # sorted by name
+    builds: Annotated[tuple[LockedBuild, ...], field_info("build")] = ()
+    wheels: Annotated[tuple[LockedWheel, ...], field_info("wheel")]  # sorted by name
     gpu: LockedGpus | None = None
-    file_conflicts: Annotated[tuple[FileConflict, ...], t.field_info("file-conflict")] = ()  # sorted by rule
+    file_conflicts: Annotated[tuple[FileConflict, ...], field_info("file-conflict")] = ()  # sorted by rule
     record: Record | None = None
-    several: Annotated[tuple[LockedEnvironment, ...], t.UNWRITTEN] = ()  # if there are several, the default one first
+    several: Annotated[tuple[LockedEnvironment, ...], UNWRITTEN] = ()  # if there are several, the default one first
     # Names of environments whose row in the image's lock file differs from their lock
-    moved: Annotated[tuple[str, ...], t.UNWRITTEN] = ()
+    moved: Annotated[tuple[str, ...], UNWRITTEN] = ()
 
     @property
     def has_several(self) -> bool:
@@ -304,37 +299,3 @@ def file_conflicts_among(
         if over and (won := versions.get(rule.owner)) and SpecifierSet(rule.versions).contains(won, prereleases=True):
             conflicts.append(FileConflict(rule.id, rule.owner, over, rule.paths, rule.because))
     return tuple(sorted(conflicts, key=lambda conflict: conflict.rule))
-
-
-# The main software of a lock, by whose versions an image is chosen, searched and tagged.
-
-# Users choose an image by these, the most important first; lock and SBOM have the versions of all packages.
-MAIN = (
-    *("torch", "vllm", "sglang", "verl", "trl", "stable-baselines3", "sb3-contrib", "prime-rl"),
-    *("transformers", "megatron-core", "mbridge", "flash-attn", "transformer-engine", "apex"),
-)
-_SERVING = ("vllm", "sglang")
-
-
-def main_versions(lock: Lock) -> dict[str, str]:
-    """Name -> version of the main components that the lock holds, in the order of MAIN."""
-    versions = {package.name: package.version for package in lock.packages}
-    return {name: versions[name] for name in MAIN if name in versions}
-
-
-def title(lock: Lock) -> str:
-    """Return a title such as torch2.13.0-cu130-vllm0.31.0-py311: fit for a tag, hence without local versions.
-
-    The part of CUDA is the cell's value of the axis. The components are torch, and the one that serves, if any.
-    """
-    versions = {name: version.partition("+")[0] for name, version in main_versions(lock).items()}
-    torch = [f"torch{versions['torch']}"] if "torch" in versions else []
-    serving = [f"{name}{versions[name]}" for name in _SERVING if name in versions]
-    return "-".join([*torch, lock.axes["cuda"], *serving, f"py{lock.python.replace('.', '')}"])
-
-
-def reason(pin: LockedWheel | LockedBuild) -> str:
-    """Return why this pin is in the lock, on one line."""
-    if pin.because:
-        return pin.because
-    return "needed by " + ", ".join(pin.via) if pin.via else "asked for by the image"

@@ -16,7 +16,7 @@ from imagegen.core import data, git
 from imagegen.core.errors import LockError
 from imagegen.core.git import PackedTree
 from imagegen.core.store import Store
-from imagegen.lock.builds import locate_errors
+from imagegen.lock.build_sources import locate_errors
 from imagegen.lock.model import Lock, LockedWheel
 from imagegen.spec.model import Cell, OwnSource, Requirement
 

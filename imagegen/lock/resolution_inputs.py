@@ -28,10 +28,11 @@ from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.core.text import redact
 from imagegen.core.wheel_target import WheelTarget
+from imagegen.lock.components import Compiled, no_recipe
 from imagegen.lock.file import raise_all
 from imagegen.lock.find_links import find_local_wheel
 from imagegen.lock.model import BUILT, GIT, LOCAL, LockedWheel
-from imagegen.lock.recipes import Compiled, no_recipe, require_metadata
+from imagegen.lock.recipes import require_metadata
 from imagegen.lock.uv_resolve import Pinned, Site
 from imagegen.spec.model import Cell, Requirement
 

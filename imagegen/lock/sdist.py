@@ -18,11 +18,11 @@ from packaging.version import Version
 from imagegen.core import toml
 from imagegen.core.errors import ReproducibilityError, SandboxError, WheelError
 from imagegen.core.git import LARGEST_POINTER, is_pointer
+from imagegen.core.image_format import EPOCH
 from imagegen.core.progress import Progress, human, timed
 from imagegen.core.sandbox import Sandbox
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
-from imagegen.core.types import EPOCH
 from imagegen.lock.model import LockedFile, LockedSdist
 from imagegen.oci.documents import digest_of
 

@@ -23,7 +23,7 @@ from imagegen.core.progress import Meter
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.text import redact
-from imagegen.lock.foundation import MIRROR, LockedInterpreter
+from imagegen.lock.interpreter import MIRROR, LockedInterpreter
 from imagegen.lock.model import BUILT, GIT, INTERPRETER, LINKS, LOCAL, URL, LockedBuild, LockedFile, LockedWheel
 from imagegen.oci.documents import digest_of
 from imagegen.oci.registry.mirror import Mirror

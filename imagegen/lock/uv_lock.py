@@ -29,8 +29,9 @@ from imagegen.core.errors import FetchError, Location, LockError
 from imagegen.core.net import package_index
 from imagegen.core.net.package_index import upload_day
 from imagegen.core.wheel_target import WheelTarget
+from imagegen.lock.components import Compiled
 from imagegen.lock.model import GIT, URL
-from imagegen.lock.recipes import Compiled, member, pyproject, require_metadata
+from imagegen.lock.recipes import member, pyproject, require_metadata
 from imagegen.lock.resolution_inputs import Attempts
 from imagegen.lock.uv_resolve import Pinned, Remote
 from imagegen.spec.model import Cell, GitSource, Sdist

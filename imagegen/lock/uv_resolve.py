@@ -1,4 +1,10 @@
-"""Resolve requirements with uv, and explain its errors: files by version, address and hash for one machine."""
+"""Resolution with uv, from static metadata only: no code of any package runs.
+
+uv resolves for a machine other than this one (`uv pip compile --python-version --python-platform`), with an
+interpreter that refuses to build (uv_interpreter.py), a cache of its own (metadata that an earlier build left in the
+user's cache must not decide), and only the configuration that is written here. It runs twice: for the versions with
+their dependent packages, and, restricted to these, for the files (PEP 751).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +13,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,39 +31,8 @@ from imagegen.core.store.cache import Cache
 from imagegen.core.text import redact
 from imagegen.core.wheel_target import WheelTarget
 from imagegen.lock import uv_interpreter
+from imagegen.lock.uv_cutoff import is_limited_by_cutoff, packages_without_upload_time
 from imagegen.spec.model import Component
-
-# uv 0.13 says "The requested version, v1.0, was published at T." or "The latest version satisfying the requirement is
-# v1.0, published at T."; without "published at" where the index gives no upload time.
-_EXCLUDED = re.compile(
-    r"`([^`]+)` was filtered by `exclude-newer` to only include packages uploaded before \S+\."
-    r"(?: The (?:requested|latest) version[^`]*? v\S+,(?: was)? published at (\S+)\.)?"
-)
-_UNDATED = re.compile(r"(?<![\w.-])([\w.-]+)(?:\[[\w,-]+\])?(?:[=<>!~]\S{0,200})? (?:has|have) no publish time")
-
-
-def is_limited_by_cutoff(explanation: str) -> bool:
-    """Return whether uv ignored files that were uploaded after the cutoff."""
-    late = any(uploaded for _, uploaded in _excluded(explanation))
-    return late or "exclude newer time" in " ".join(explanation.split())
-
-
-def packages_without_upload_time(explanation: str) -> list[str]:
-    """Return the packages of which uv ignored files since the index gives no upload time, each once."""
-    hinted = [name for name, uploaded in _excluded(explanation) if not uploaded]
-    return list(dict.fromkeys([*hinted, *_UNDATED.findall(" ".join(explanation.split()))]))
-
-
-def _excluded(explanation: str) -> list[tuple[str, str]]:
-    return _EXCLUDED.findall(" ".join(explanation.split()))
-
-
-# Resolution with uv, from static metadata only: no code of any package runs.
-#
-# uv resolves for a machine other than this one (`uv pip compile --python-version --python-platform`), with an
-# interpreter that refuses to build (uv_interpreter.py), a cache of its own (metadata that an earlier build left in the
-# user's cache must not decide), and only the configuration that is written here. It runs twice: for the versions with
-# their dependent packages, and, restricted to these, for the files (PEP 751).
 
 _PROJECT = "cell"
 OMITTED = "0+omitted"  # the version of a placeholder
@@ -138,10 +113,8 @@ class Pinned:
     sdist: Remote | None
 
 
-def resolve(
-    question: ResolveRequest, settings: Settings, warn: Callable[[str], None] = lambda _: None
-) -> tuple[Pinned, ...]:
-    """Return the releases that satisfy the question, sorted by name. `warn` is called with each warning of uv.
+def resolve(question: ResolveRequest, settings: Settings) -> tuple[tuple[Pinned, ...], list[str]]:
+    """Return the releases that satisfy the question, sorted by name, and the warnings of uv.
 
     Raises LockError with uv's explanation, shortened, and FetchError with the index's address if an index fails.
     """
@@ -157,9 +130,7 @@ def resolve(
         shared += ["--python-version", question.target.python, "--exclude-newer", question.as_of]
         shared += [f"--exclude-newer-package={name}=false" for name in question.undated]
         output = _uv(work_dir, settings, question, [*shared, "--annotation-style", "line", "--output-file", pins.name])
-        for line in output.splitlines():
-            if line.startswith(_WARNING):
-                warn(line.removeprefix(_WARNING))
+        warnings = [line.removeprefix(_WARNING) for line in output.splitlines() if line.startswith(_WARNING)]
         via = dict(_annotated(pins.read_text()))
         files = [*shared, "--constraints", pins.name, "--format", "pylock.toml", "--output-file", "pylock.toml"]
         _uv(work_dir, settings, question, files)
@@ -173,7 +144,7 @@ def resolve(
             why=f"about {', '.join(odd)}",
             fix="lock again",
         )
-    return releases
+    return releases, warnings
 
 
 def _home(settings: Settings) -> Path:

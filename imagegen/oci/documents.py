@@ -1,4 +1,4 @@
-"""OCI images: documents (descriptors, manifests, indexes, configs, artifacts) and layouts; layer_tar.py has layers.
+"""Documents of OCI images: descriptors, manifests, indexes, configs, artifacts.
 
 What is read is hostile: a registry may send anything, and what it sends ends up in locks. A document of another form is
 an error. Sources: OCI image-spec v1.1 (descriptor.md, manifest.md, image-index.md, config.md, layer.md, annotations.md)
@@ -20,7 +20,8 @@ from imagegen.core.data import parse_json
 from imagegen.core.deferred import dataclass
 from imagegen.core.errors import FetchError
 from imagegen.core.text import unprintable
-from imagegen.core.types import UNWRITTEN, Digest, Line, Size, Variable, field_info, string
+from imagegen.core.types import Digest, Line, Size, Variable
+from imagegen.core.validation import UNWRITTEN, field_info, string
 
 MAX_MANIFEST = 4 << 20  # bytes: what registries take of a manifest (distribution-spec v1.1)
 MAX_CONFIG = 8 << 20

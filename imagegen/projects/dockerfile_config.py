@@ -22,6 +22,7 @@ from imagegen.core import types as t
 from imagegen.core.data import is_within, parse_json
 from imagegen.core.errors import Location
 from imagegen.core.text import redact
+from imagegen.core.validation import explain_mismatch
 from imagegen.projects.dockerfile_syntax import Command, Instruction, Variables, assignments
 from imagegen.projects.model import Omission, read_text
 from imagegen.projects.names import BaseConfig, system_directories
@@ -443,7 +444,7 @@ class ConfigReader:
         except ValidationError as error:
             detail = error.errors()[0]
             if detail["type"] == "string_pattern_mismatch":
-                return f"{value!r} {t.explain_mismatch(detail['ctx'])}"
+                return f"{value!r} {explain_mismatch(detail['ctx'])}"
             return str(detail["msg"]).removeprefix("Value error, ")
         return None
 

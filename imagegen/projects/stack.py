@@ -22,9 +22,10 @@ from imagegen.core.net import MissingFiles, package_index
 from imagegen.core.text import redact
 from imagegen.core.wheel_target import WheelTarget
 from imagegen.lock import uv_lock
+from imagegen.lock.components import no_wheel
 from imagegen.lock.file import raise_all
 from imagegen.lock.model import URL, Lock, LockedBuild, LockedFile, LockedWheel
-from imagegen.lock.recipes import no_wheel, pyproject
+from imagegen.lock.recipes import pyproject
 from imagegen.lock.resolution_inputs import Attempts
 from imagegen.lock.sources import RequiredFile, fetch_files
 from imagegen.lock.uv_lock import (

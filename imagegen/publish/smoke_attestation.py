@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable
 
 from imagegen.core.data import parse_json
-from imagegen.run.smoke_reports import PassedSmokeReport, SmokeRequirement
+from imagegen.run.smoke.passed import PassedSmokeReport, SmokeRequirement
 from imagegen.trust.documents import SMOKE, Attached, Document
 
 

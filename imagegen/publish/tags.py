@@ -15,7 +15,8 @@ from typing import Literal, get_args
 from imagegen.core.errors import PublishError
 from imagegen.core.types import Compression
 from imagegen.lock import inputs_hash
-from imagegen.lock.model import Lock, title
+from imagegen.lock.main_versions import title
+from imagegen.lock.model import Lock
 from imagegen.oci.documents import canonical_json, digest_of
 from imagegen.spec.model import Cell
 

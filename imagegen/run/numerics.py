@@ -18,7 +18,7 @@ from typing import Any
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.image.layers.plan import digest_of_json
-from imagegen.run.smoke import SmokeReport
+from imagegen.run.smoke.report import SmokeReport
 
 CHECKS = ("numerics", "numerics-cuda")  # of smoke.table
 FORMAT = 1  # of the checks' details (smoke.checks.numerics)

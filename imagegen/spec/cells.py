@@ -17,8 +17,8 @@ from imagegen.compat.rule import PinOverride, Rule
 from imagegen.compat.systems import NgcImage, System
 from imagegen.core.deferred import dataclass
 from imagegen.core.errors import Location, UsageError
+from imagegen.core.gpu import Gpu
 from imagegen.core.text import did_you_mean
-from imagegen.core.types import Gpu
 from imagegen.spec.foundation import Interpreter
 from imagegen.spec.model import Cell, Component, Index, Requirement
 from imagegen.spec.recipe import Architectures, Commit, LocalSource, Recipe, SdistFile

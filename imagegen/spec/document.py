@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from imagegen.core.errors import ErrorList, Location, MatrixError
 from imagegen.core.text import did_you_mean
-from imagegen.core.types import explain_mismatch
+from imagegen.core.validation import explain_mismatch
 
 _MAX_DEPTH = 20
 _STRING, _BOOL, _NULL = (f"tag:yaml.org,2002:{kind}" for kind in ("str", "bool", "null"))

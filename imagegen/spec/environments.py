@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from imagegen.core.errors import Location, MatrixError
+from imagegen.core.gpu import Gpu
 from imagegen.core.text import did_you_mean
-from imagegen.core.types import Gpu
 from imagegen.spec.cells import cell_id
 from imagegen.spec.model import Cell, CellEnvironment
 from imagegen.spec.prefix import VENVS

@@ -8,7 +8,8 @@ from typing import Annotated, Literal, Self
 
 from imagegen.core import types as t
 from imagegen.core.deferred import dataclass
-from imagegen.core.types import MatrixEntry, Part
+from imagegen.core.matrix_entry import MatrixEntry
+from imagegen.core.validation import EMPTY, Part, Written, doc
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,13 @@ class Interpreter(MatrixEntry):
     python: t.Minor
     path: Annotated[
         str,
-        t.Written(t.AbsolutePath | None, lambda path: path or ""),
-        t.doc("For a distribution, the path of the program.", default="", json_schema_extra={"default": None}),
+        Written(t.AbsolutePath | None, lambda path: path or ""),
+        doc("For a distribution, the path of the program.", default="", json_schema_extra={"default": None}),
     ]
-    systems: Annotated[tuple[t.Name, ...], t.doc("For a distribution, the systems whose own Python it is.")] = ()
-    version: Annotated[t.PythonRelease | None, t.doc("For a standalone build, the version.")] = None
-    release: Annotated[t.GitName | None, t.doc("For a standalone build, the release of its archives.")] = None
-    files: Annotated[Mapping[t.AxisValue, InterpreterFile], t.doc("Platform -> archive.", **t.EMPTY)] = field(
+    systems: Annotated[tuple[t.Name, ...], doc("For a distribution, the systems whose own Python it is.")] = ()
+    version: Annotated[t.PythonRelease | None, doc("For a standalone build, the version.")] = None
+    release: Annotated[t.GitName | None, doc("For a standalone build, the release of its archives.")] = None
+    files: Annotated[Mapping[t.AxisValue, InterpreterFile], doc("Platform -> archive.", **EMPTY)] = field(
         default_factory=dict
     )
     provider: Literal["distribution", "standalone"] = field(default="standalone", compare=False)

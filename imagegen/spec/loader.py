@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from imagegen.core import data
 from imagegen.core.errors import ErrorList, MatrixError, MatrixErrors
+from imagegen.core.matrix_entry import MatrixEntry
 from imagegen.core.text import did_you_mean
-from imagegen.core.types import MatrixEntry
 from imagegen.spec import document as documents
 from imagegen.spec.cells import Matrix
 from imagegen.spec.complete import complete

@@ -15,9 +15,12 @@ from packaging.version import Version
 
 from imagegen.compat.rule import Override, cuda_version
 from imagegen.core import types as t
+from imagegen.core import validation
 from imagegen.core.deferred import dataclass
 from imagegen.core.errors import Location
-from imagegen.core.types import Gpu, MatrixEntry, Part
+from imagegen.core.gpu import Gpu
+from imagegen.core.matrix_entry import MatrixEntry
+from imagegen.core.validation import Part
 from imagegen.spec.foundation import Base, Interpreter
 
 if TYPE_CHECKING:
@@ -31,13 +34,17 @@ class FileConflictRule(MatrixEntry):
     id: str
     owner: t.Distribution
     over: Annotated[  # sorted
-        tuple[t.Distribution, ...], t.field_info(min_length=1), t.Check(lambda names: tuple(sorted(set(names))))
+        tuple[t.Distribution, ...],
+        validation.field_info(min_length=1),
+        validation.Check(lambda names: tuple(sorted(set(names)))),
     ]
-    paths: Annotated[t.PathGlob, t.doc("Glob over absolute paths in the image, as of fnmatch; * goes over slashes.")]
+    paths: Annotated[
+        t.PathGlob, validation.doc("Glob over absolute paths in the image, as of fnmatch; * goes over slashes.")
+    ]
     because: t.Text
     source: t.Text
     date: t.Date
-    versions: Annotated[t.Specifier, t.doc("Releases of `owner` to which this applies; without it, all.")] = ""
+    versions: Annotated[t.Specifier, validation.doc("Releases of `owner` to which this applies; without it, all.")] = ""
 
     def check(self) -> None:
         if self.owner in self.over:
@@ -49,7 +56,7 @@ class Index(MatrixEntry):
     """A package index. Only `pypi` has no url: its address comes from the user's environment."""
 
     alias: str  # locks name an index only by it, and stay free of hosts
-    url: Annotated[t.Url | None, t.field_info(default=None)]
+    url: Annotated[t.Url | None, validation.field_info(default=None)]
     description: t.Text
 
 
@@ -58,7 +65,7 @@ class Sdist(Part):
     """Static metadata of a release that has no wheel, so that resolving it runs none of its code."""
 
     version: t.PackageVersion
-    requires: Annotated[tuple[t.RequirementText, ...], t.field_info(default=())]
+    requires: Annotated[tuple[t.RequirementText, ...], validation.field_info(default=())]
     build_requires: tuple[t.ExactPin, ...]  # of its build backend
 
 
@@ -87,11 +94,11 @@ class GitEntry(Sdist):
     commit: t.GitObject
     tree: t.GitObject
     subdirectory: Annotated[
-        t.PathBelow | None, t.doc("The project's folder in the tree, if not its root.", default=None)
+        t.PathBelow | None, validation.doc("The project's folder in the tree, if not its root.", default=None)
     ]
     exclude: Annotated[
         tuple[t.TreeName, ...],
-        t.doc("Top-level files and folders of the tree that are neither fetched nor packed.", default=()),
+        validation.doc("Top-level files and folders of the tree that are neither fetched nor packed.", default=()),
     ]
 
 
@@ -139,35 +146,38 @@ class Component(MatrixEntry):
     name: str
     package: Annotated[
         str,
-        t.Written(t.Distribution | None, lambda name: name or ""),
-        t.doc("Name on the index, if not the entry's.", default="", json_schema_extra={"default": None}),
+        validation.Written(t.Distribution | None, lambda name: name or ""),
+        validation.doc("Name on the index, if not the entry's.", default="", json_schema_extra={"default": None}),
     ]
     description: t.Text
-    imports: Annotated[tuple[t.Module, ...], t.doc("Modules that must import where this is installed.", default=())]
+    imports: Annotated[
+        tuple[t.Module, ...], validation.doc("Modules that must import where this is installed.", default=())
+    ]
     sdist: Sdist | None = None
-    source: Annotated[t.Text | None, t.doc("Where the facts in this entry come from.")] = None
-    index: Annotated[Mapping[t.AxisValue, t.Name], t.doc("Value of the cuda axis -> index alias.", **t.EMPTY)] = field(
-        default_factory=dict
-    )
+    source: Annotated[t.Text | None, validation.doc("Where the facts in this entry come from.")] = None
+    index: Annotated[
+        Mapping[t.AxisValue, t.Name], validation.doc("Value of the cuda axis -> index alias.", **validation.EMPTY)
+    ] = field(default_factory=dict)
     local: Annotated[
-        Mapping[t.AxisValue, t.LocalLabel], t.doc("Value of the cuda axis -> local version.", **t.EMPTY)
+        Mapping[t.AxisValue, t.LocalLabel],
+        validation.doc("Value of the cuda axis -> local version.", **validation.EMPTY),
     ] = field(default_factory=dict)
     pypi_build: Annotated[
         t.Distribution | None,
-        t.doc(
+        validation.doc(
             "Component whose harvested releases state for which CUDA PyPI's build is: a cell of that CUDA takes this "
             "component from PyPI, any other from `index`."
         ),
     ] = None
-    aliases: Annotated[tuple[t.Alias, ...], t.doc("Other names that users type.")] = ()
+    aliases: Annotated[tuple[t.Alias, ...], validation.doc("Other names that users type.")] = ()
     git: Annotated[
         Mapping[str, GitSource],
-        t.Written(dict[t.GitName, GitEntry], _git_sources),
-        t.doc("Commits that images may ask for, by a name.", **t.EMPTY),
+        validation.Written(dict[t.GitName, GitEntry], _git_sources),
+        validation.doc("Commits that images may ask for, by a name.", **validation.EMPTY),
     ] = field(default_factory=dict)
-    compiled: Annotated[t.Flag, t.doc("Its sources need a compiler: no wheel is made of them here.")] = False
+    compiled: Annotated[t.Flag, validation.doc("Its sources need a compiler: no wheel is made of them here.")] = False
     entry_points: Annotated[
-        tuple[t.Module, ...], t.doc("Modules that users start: everything that they import must be installed.")
+        tuple[t.Module, ...], validation.doc("Modules that users start: everything that they import must be installed.")
     ] = ()
     declared: bool = True  # False: no `components` entry has it; it is whatever package the index has by this name
 

@@ -11,7 +11,7 @@ from functools import cache
 
 from imagegen.checks import PREFIX_BACKEND
 from imagegen.core.deferred import dataclass
-from imagegen.core.types import PREFIX
+from imagegen.core.image_format import PREFIX
 
 VENVS = "/opt/venvs"  # of an image with several: every environment but the default one lies below it, by its name
 _PYPROJECT = """\

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Annotated
 
 from imagegen.core import types as t
+from imagegen.core import validation
 from imagegen.core.deferred import dataclass
 from imagegen.core.errors import Location
-from imagegen.core.types import Part, Submodule
+from imagegen.core.git.submodule import Submodule
+from imagegen.core.validation import Part
 from imagegen.spec.model import EnvVar
 from imagegen.spec.prefix import Prefix, backend_patch
 
@@ -30,9 +32,9 @@ def _in_bytes(gigabytes: str) -> int:
 class SdistFile(Part):
     """A source distribution of the default index."""
 
-    filename: Annotated[t.SdistName, t.field_info("file")]
+    filename: Annotated[t.SdistName, validation.field_info("file")]
     sha256: t.Sha256
-    size: Annotated[int, t.Written(t.Count, int), t.doc("Bytes.")]
+    size: Annotated[int, validation.Written(t.Count, int), validation.doc("Bytes.")]
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,8 @@ class Commit(Part):
     url: t.GitUrl
     commit: t.GitObject
     tree: t.GitObject
-    ref: Annotated[t.GitRef | None, t.doc("A tag or branch that must still lead to the commit.", default=None)]
-    submodules: Annotated[tuple[Submodule, ...], t.field_info(default=()), t.Check(_by_path)]
+    ref: Annotated[t.GitRef | None, validation.doc("A tag or branch that must still lead to the commit.", default=None)]
+    submodules: Annotated[tuple[Submodule, ...], validation.field_info(default=()), validation.Check(_by_path)]
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,10 @@ class Architectures(Part):
     """The variable that gives a build its GPUs: their names, ascending, joined by `separator`. Two may share a name."""
 
     variable: t.BuildEnvName  # "TORCH_CUDA_ARCH_LIST", "FLASH_ATTN_CUDA_ARCHS"
-    separator: Annotated[str, t.string(r"[;, ]", 1)]
+    separator: Annotated[str, validation.string(r"[;, ]", 1)]
     names: Annotated[  # compute capability -> its name there: "10.3" -> "100"
-        Mapping[t.Capability, Annotated[str, t.string(r"[0-9]{1,3}(?:\.[0-9])?[af]?")]], t.field_info(min_length=1)
+        Mapping[t.Capability, Annotated[str, validation.string(r"[0-9]{1,3}(?:\.[0-9])?[af]?")]],
+        validation.field_info(min_length=1),
     ]
 
 
@@ -79,12 +82,14 @@ class Architectures(Part):
 class Cost(Part):
     """The cost of compiling, measured with one nvcc thread for one architecture."""
 
-    units: Annotated[int, t.Written(t.Count, int), t.doc("Files that ninja compiles.")]
-    seconds: Annotated[float, t.Written(t.Seconds, float), t.doc("Processor time of a unit.")]
+    units: Annotated[int, validation.Written(t.Count, int), validation.doc("Files that ninja compiles.")]
+    seconds: Annotated[float, validation.Written(t.Seconds, float), validation.doc("Processor time of a unit.")]
     memory: Annotated[  # bytes
-        int, t.Written(t.Gigabytes, _in_bytes), t.doc("Average of a thread at the build's peak.")
+        int, validation.Written(t.Gigabytes, _in_bytes), validation.doc("Average of a thread at the build's peak.")
     ]
-    largest: Annotated[int, t.Written(t.Gigabytes, _in_bytes), t.doc("Memory of the largest process.")]  # bytes
+    largest: Annotated[
+        int, validation.Written(t.Gigabytes, _in_bytes), validation.doc("Memory of the largest process.")
+    ]  # bytes
     source: t.Text  # with place and date of the measurement
 
 

@@ -14,8 +14,9 @@ from pydantic import Field, model_validator
 from imagegen.core import data
 from imagegen.core import types as t
 from imagegen.core.errors import ErrorList, MatrixError
+from imagegen.core.gpu import Gpu
 from imagegen.core.strict import Strict
-from imagegen.core.types import Gpu
+from imagegen.core.validation import Check
 from imagegen.spec.model import Component, EnvVar
 from imagegen.spec.prefix import Prefix
 from imagegen.spec.recipe import (
@@ -51,7 +52,7 @@ def _require_absolute(env: dict[str, EnvEntry]) -> dict[str, EnvEntry]:
     return env
 
 
-ImageEnv = Annotated[dict[t.EnvName, EnvEntry], t.Check(_require_absolute)]
+ImageEnv = Annotated[dict[t.EnvName, EnvEntry], Check(_require_absolute)]
 
 
 def join_env(before: Mapping[str, EnvEntry], after: Mapping[str, EnvEntry]) -> dict[str, EnvEntry]:

@@ -13,6 +13,7 @@ from imagegen.compat.published_builds import PublishedBuild
 from imagegen.compat.rule import PinOverride, Rule
 from imagegen.compat.systems import NgcImage, System
 from imagegen.core import types as t
+from imagegen.core.gpu import Gpu
 from imagegen.core.strict import Strict
 from imagegen.spec.foundation import Interpreter
 from imagegen.spec.model import Component, FileConflictRule, Index
@@ -331,7 +332,7 @@ class MatrixFile(Strict):
     indexes: dict[t.Name, Index] = {}
     systems: dict[t.Name, System] = {}
     ngc_images: dict[t.Name, NgcImage] = {}
-    gpus: dict[t.GpuName, t.Gpu] = {}
+    gpus: dict[t.GpuName, Gpu] = {}
     accelerators: dict[t.Name, AcceleratorEntry] = {}
     interpreters: dict[t.Name, Interpreter] = {}
     bases: dict[t.Name, BaseEntry] = {}

@@ -55,6 +55,16 @@ class _Certified:
     until: datetime | None  # not known before the first signature
 
 
+class Clock:
+    """The time of this machine."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def pause(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
 class Keyless:
     """A thread-safe Signer. `patience` is the limit in seconds for an answer of a Sigstore service."""
 
@@ -64,12 +74,11 @@ class Keyless:
         run: _Run,
         request_token: Callable[[], _Run],
         *,
-        now: Callable[[], datetime],
-        pause: Callable[[float], None],
+        clock: Clock,
         patience: float,
     ) -> None:
         self._identity, self._run, self._request_token = identity, run, request_token
-        self._now, self._pause, self._patience = now, pause, patience
+        self._clock, self._patience = clock, patience
         self._certified: _Certified | None = None
         self._lock = threading.Lock()
         self.name = identity.name
@@ -97,12 +106,12 @@ class Keyless:
 
     def _certificate(self) -> _Certified:
         current = self._certified
-        if current and current.until and self._now() < current.until:
+        if current and current.until and self._clock.now() < current.until:
             return current
         from sigstore.oidc import IdentityToken
         from sigstore.sign import Signer, SigningContext
 
-        if self._now() >= self._run.until - _MARGIN:
+        if self._clock.now() >= self._run.until - _MARGIN:
             self._run = self._request_token()
         token = self._run.token
         config = trust_config(self._identity.trust_root, offline=False)
@@ -132,7 +141,7 @@ class Keyless:
                         why=why,
                         fix=fix,
                     ) from error
-            self._pause(pause)
+            self._clock.pause(pause)
         raise AssertionError  # the last try returns or raises
 
 
@@ -141,8 +150,7 @@ def keyless(
     env: Mapping[str, str],
     client: Client,
     *,
-    now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    pause: Callable[[float], None] = time.sleep,
+    clock: Clock | None = None,
     patience: float = 60.0,
 ) -> Keyless | None:
     """Return a signer for this run of GitHub Actions; None outside of a run, or if the project names no identities.
@@ -157,12 +165,13 @@ def keyless(
             "this run cannot sign", code="trust-no-permission", why=f"GitHub did not set {missing}", fix=_PERMISSION
         )
     import_library()
-    request_token = _token_request(env[URL], env[TOKEN], client, now)
+    clock = clock or Clock()
+    request_token = _token_request(env[URL], env[TOKEN], client, clock)
     run = request_token()
-    return Keyless(_identity(project, run), run, request_token, now=now, pause=pause, patience=patience)
+    return Keyless(_identity(project, run), run, request_token, clock=clock, patience=patience)
 
 
-def _token_request(url: str, token: str, client: Client, now: Callable[[], datetime]) -> Callable[[], _Run]:
+def _token_request(url: str, token: str, client: Client, clock: Clock) -> Callable[[], _Run]:
     """Return a function that requests a new identity token from GitHub."""
 
     def request_token() -> _Run:
@@ -174,7 +183,7 @@ def _token_request(url: str, token: str, client: Client, now: Callable[[], datet
             raise TrustError(
                 "GitHub gives this run no identity token", code="trust-no-token", why=error.why, fix=fix
             ) from error
-        return _parse_token(page.body, now())
+        return _parse_token(page.body, clock.now())
 
     return request_token
 

@@ -16,14 +16,13 @@ from imagegen.audit.model import Licence
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError
-from imagegen.core.net import Client, package_index
+from imagegen.core.net import Client, package_index, wheel_metadata
 from imagegen.core.progress import timed
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.text import counted
 from imagegen.image.inventory.subjects import known_system
 from imagegen.image.layers import scan
-from imagegen.index_metadata import wheel_metadata
 from imagegen.lock.model import LOCAL, Lock, LockedWheel
 from imagegen.trust.licences import KnownLicences
 

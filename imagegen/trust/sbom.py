@@ -16,14 +16,8 @@ from imagegen.audit.model import InstalledDeb, OsRelease
 from imagegen.core.text import redact
 from imagegen.lock import contents_hash, inputs_hash
 from imagegen.lock.foundation import LockedDeb
-from imagegen.lock.model import (
-    Lock,
-    LockedBuild,
-    LockedPatch,
-    LockedWheel,
-    WheelPatch,
-    title,
-)
+from imagegen.lock.main_versions import title
+from imagegen.lock.model import Lock, LockedBuild, LockedPatch, LockedWheel, WheelPatch
 from imagegen.oci import registry
 from imagegen.trust.licences import KnownLicences, Terms, data, deb_terms, wheel_terms
 from imagegen.trust.package_url import deb, deb_of, generic, git, oci, pypi

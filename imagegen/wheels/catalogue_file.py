@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 from packaging.version import Version
 from pydantic import AfterValidator, Field, ValidationError
 
-from imagegen.core import data
+from imagegen.core import data, validation
 from imagegen.core import types as t
 from imagegen.core.errors import ErrorList, MatrixError, MatrixErrors
 from imagegen.core.strict import Strict
@@ -66,23 +66,23 @@ def _placeholders(text: str) -> str:
     return text
 
 
-_Url = Annotated[str, t.string(t.HOST + r"(?:/[A-Za-z0-9._~+%-]+)+", 300, meaning=t.HTTPS)]
+_Url = Annotated[str, validation.string(t.HOST + r"(?:/[A-Za-z0-9._~+%-]+)+", 300, meaning=t.HTTPS)]
 _Pattern = Annotated[
-    str, t.string(t.HOST + r"(?:/[A-Za-z0-9._~+%{}-]+)+", 300, meaning=t.HTTPS), AfterValidator(_placeholders)
+    str, validation.string(t.HOST + r"(?:/[A-Za-z0-9._~+%{}-]+)+", 300, meaning=t.HTTPS), AfterValidator(_placeholders)
 ]
 
 
 class _ReleaseEntry(Strict):
     url: _Pattern
     torch: list[t.Minor] = []
-    cuda: list[Annotated[str, t.string(r"[1-9][0-9]")]] = []
+    cuda: list[Annotated[str, validation.string(r"[1-9][0-9]")]] = []
     python: list[t.Minor] = []
 
 
 class _FileEntry(Strict):
     url: _Url
     sha256: t.Sha256
-    size: Annotated[str, t.string(r"[1-9][0-9]{0,11}")]
+    size: Annotated[str, validation.string(r"[1-9][0-9]{0,11}")]
 
 
 class _Entry(Strict):

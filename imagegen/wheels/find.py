@@ -20,6 +20,7 @@ from imagegen.core.net import Client, NotFoundError, UnreachableError, file_path
 from imagegen.core.progress import Meter, Progress
 from imagegen.core.store import Store
 from imagegen.core.store.cache import BlobCache, StoredBlob
+from imagegen.core.store.layout import BlobWriter
 from imagegen.core.text import counted, redact
 from imagegen.lock.builds import BuiltWheel
 from imagegen.oci.documents import digest_of
@@ -196,7 +197,7 @@ class _Search:
                 self.places.client.download(offer.url, store, sha256=sha256, size=download_size, meter=meter)
             else:
                 with store.writer() as writer:
-                    self.places.client.stream(offer.url, _Counting(writer.write, meter), size=size)
+                    self.places.client.stream(offer.url, _Counting(writer, meter), size=size)
                     sha256 = writer.commit().removeprefix("sha256:")
                 _ADDRESSES.put(store, digest_of(offer.url.encode()), StoredBlob(f"sha256:{sha256}", size))
         return store.path(f"sha256:{sha256}"), sha256, size
@@ -235,12 +236,12 @@ def _disqualifies(finding: Finding) -> bool:
 class _Counting:
     """A stream into the store that counts its bytes on a meter."""
 
-    def __init__(self, write: Callable[[bytes], int], meter: Meter) -> None:
-        self._write, self._meter = write, meter
+    def __init__(self, writer: BlobWriter, meter: Meter) -> None:
+        self._writer, self._meter = writer, meter
         self.size = 0
 
     def write(self, data: bytes, /) -> None:
-        self._write(data)
+        self._writer.write(data)
         self.size += len(data)
         self._meter.advance(len(data))
 

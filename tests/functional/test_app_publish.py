@@ -38,7 +38,7 @@ from imagegen.oci.documents import (
 from imagegen.oci.registry import PushTarget, Repository, parse
 from imagegen.publish.repository import RemoteRepository
 from imagegen.publish.tags import Tags
-from imagegen.run.smoke import CheckResult, SmokeReport
+from imagegen.run.smoke.report import CheckResult, SmokeReport
 from imagegen.spec.model import Cell, Declarations
 from imagegen.trust.documents import AUDIT, KINDS, SBOM, Attached, Document
 from tests.support.environment import environment

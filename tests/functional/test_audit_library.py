@@ -24,7 +24,11 @@ CORE = {
     "imagegen.core.stopping",
     "imagegen.core.temporary",
     "imagegen.core.text",
+    "imagegen.core.gpu",
+    "imagegen.core.image_format",
+    "imagegen.core.matrix_entry",
     "imagegen.core.types",
+    "imagegen.core.validation",
     "imagegen.core.zip_archive",
 }
 PACKAGE = Path(imagegen.audit.__file__).parent

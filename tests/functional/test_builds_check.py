@@ -9,9 +9,9 @@ import pytest
 
 from imagegen.audit.model import CodeTarget
 from imagegen.core.errors import BuildError
-from imagegen.core.types import Gpu
+from imagegen.core.gpu import Gpu
 from imagegen.lock.model import LockedBuild
-from imagegen.wheels.builds import run
+from imagegen.wheels.builds.wheel_check import built_wheel, check_wheel
 from tests.support.elf_files import make_elf, make_fatbin
 from tests.support.errors import raises
 from tests.support.source_builds import BUILD, WITH_BUILD
@@ -45,12 +45,12 @@ def wheel(
 
 
 def judge(path: Path, build: LockedBuild = BUILD) -> list[str]:
-    return run.check_wheel(path, build, WITH_BUILD, GPUS, ())
+    return check_wheel(path, build, WITH_BUILD, GPUS, ())
 
 
 def test_what_was_asked_for_passes(tmp_path: Path) -> None:
     path = wheel(tmp_path / "out", {MODULE: extension(SM_90, SM_120), "demo/__init__.py": b""})
-    assert run.built_wheel(tmp_path / "out", BUILD) == path
+    assert built_wheel(tmp_path / "out", BUILD) == path
     assert judge(path) == []
 
 
@@ -61,11 +61,11 @@ def test_unrequested_gpu_code_is_reported(tmp_path: Path) -> None:
 
 def test_a_build_that_left_no_wheel_or_several_is_refused(tmp_path: Path) -> None:
     with raises("source-build-wheel-count"):
-        run.built_wheel(tmp_path, BUILD)
+        built_wheel(tmp_path, BUILD)
     wheel(tmp_path, {}, python="cp311")
     wheel(tmp_path, {}, python="cp312")
     with raises("source-build-wheel-count"):
-        run.built_wheel(tmp_path, BUILD)
+        built_wheel(tmp_path, BUILD)
 
 
 @pytest.mark.fault(
@@ -77,7 +77,7 @@ def test_a_build_that_left_no_wheel_or_several_is_refused(tmp_path: Path) -> Non
 def test_another_release_is_refused(tmp_path: Path, name: str, version: str) -> None:
     wheel(tmp_path, {}, name=name, version=version)
     with raises("source-build-wrong-release") as caught:
-        run.built_wheel(tmp_path, BUILD)
+        built_wheel(tmp_path, BUILD)
     assert f"this is {name.replace('_', '-')} {version}" in str(caught.value)
 
 
@@ -145,7 +145,7 @@ def test_the_image_decides_what_a_requirement_is_for_and_not_this_machine(tmp_pa
     path = wheel(tmp_path, {MODULE: extension(SM_90, SM_120)}, requires='einops; platform_machine == "aarch64"')
     arm = replace(WITH_BUILD, axes={**WITH_BUILD.axes, "platform": "linux/arm64"})
     with raises("source-build-requirement-missing"):
-        run.check_wheel(path, BUILD, arm, GPUS, ())
+        check_wheel(path, BUILD, arm, GPUS, ())
 
 
 def test_what_the_audit_refuses_is_refused(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_what_the_audit_refuses_is_refused(tmp_path: Path) -> None:
     symbol = "_ZN3c1021no_such_function_hereEv"
     missing = wheel(tmp_path / "x", {MODULE: extension(SM_90, SM_120, undefined=(symbol,))})
     with raises("source-build-audit"):
-        run.check_wheel(missing, BUILD, replace(WITH_BUILD, wheels=_with_torch("2.8.0")), GPUS, ())
+        check_wheel(missing, BUILD, replace(WITH_BUILD, wheels=_with_torch("2.8.0")), GPUS, ())
 
 
 def _with_torch(version: str) -> tuple:  # type: ignore[type-arg]

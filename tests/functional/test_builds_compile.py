@@ -30,17 +30,19 @@ from imagegen.engine import Engine
 from imagegen.image import dockerfile as recipe
 from imagegen.lock.model import Lock, LockedBuild
 from imagegen.spec.model import Cell
-from imagegen.wheels import wheelhouse
-from imagegen.wheels.builds import environment
-from imagegen.wheels.builds.compile import compile_all, require_wheels
+from imagegen.wheels.builds.costs import _key, work
+from imagegen.wheels.builds.ensure import require_wheels
 from imagegen.wheels.builds.environment import BuildEnvironment
+from imagegen.wheels.builds.reservations import ReservedResources, reserve, reserved_resources
+from imagegen.wheels.builds.schedule import compile_all
 from imagegen.wheels.throttle import Machine
+from imagegen.wheels.wheelhouse import every, known
 from tests.support.errors import raises
 from tests.support.forked_kills import run_in_child
 from tests.support.source_builds import BUILD, RECIPE, WITH_BUILD, packed
 from tests.support.wheels import make_wheel
 
-compiling = importlib.import_module("imagegen.wheels.builds.compile")
+compiling = importlib.import_module("imagegen.wheels.builds.schedule")
 
 GB = 10**9
 POINTS = 3  # operations that are the last one once; a build survives each of its 74
@@ -143,7 +145,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BuildHost:
     lock = replace(WITH_BUILD, builds=(build,), base=replace(WITH_BUILD.base, debs=debs))
     monkeypatch.setattr(compiling, "fetch_sources", lambda *_: None)
     monkeypatch.setattr(compiling.layers, "assemble_base", lambda *_: image)
-    monkeypatch.setattr(compiling.environment, "probe", lambda *_: Machine(4, 16 * GB, 14 * GB, limited=True))
+    monkeypatch.setattr(compiling, "probe", lambda *_: Machine(4, 16 * GB, 14 * GB, limited=True))
     monkeypatch.setattr(compiling, "stage", lambda lock, recipes, _: compiling.Stage(lock, recipes, image))
     monkeypatch.setattr(compiling, "check_wheel", lambda *_: [])  # test_builds_check has it
     recipes = dict.fromkeys(("demo-ext", "other-ext"), RECIPE)
@@ -154,7 +156,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BuildHost:
 def test_a_build_lands_in_the_wheelhouse_with_its_record(host: BuildHost) -> None:
     host.compile()
     (build,) = host.lock.builds
-    wheel = wheelhouse.known(host.store, build.key)
+    wheel = known(host.store, build.key)
     assert wheel is not None
     assert wheel.filename == "demo_ext-1.0-cp311-cp311-linux_x86_64.whl"
     assert host.store.read(wheel.record["log"]) == b"compiled\n"
@@ -193,7 +195,7 @@ def test_a_build_survives_its_killing(host: BuildHost, tmp_path: Path, monkeypat
         assert ended == -signal.SIGKILL
         assert check(Store(host.store.root), Quiet(), repair=False) == [], done[-1]
         host.compile()
-        wheel = wheelhouse.known(host.store, build.key)
+        wheel = known(host.store, build.key)
         assert wheel
         host.store.verify(wheel.digest)
         assert not list(host.store.scratch.iterdir()), done[-1]
@@ -209,14 +211,14 @@ def test_a_refused_wheel_is_moved_aside(host: BuildHost, monkeypatch: pytest.Mon
     place = host.bench.context.settings.store.parent / "refused" / "demo_ext-1.0-cp311-cp311-linux_x86_64.whl"
     assert caught.value.fix == f"look at it; the wheel is {place}"
     assert place.is_file()
-    assert wheelhouse.known(host.store, host.lock.builds[0].key) is None
+    assert known(host.store, host.lock.builds[0].key) is None
 
 
 def test_what_was_measured_wins_over_the_recipe(host: BuildHost) -> None:
     (build,) = host.lock.builds
-    assert environment.work(build, RECIPE, host.store).cost == RECIPE.cost
+    assert work(build, RECIPE, host.store).cost == RECIPE.cost
     host.compile()
-    measured = environment.work(build, RECIPE, host.store).cost
+    measured = work(build, RECIPE, host.store).cost
     assert measured is not None
     assert (measured.units, measured.memory, measured.largest) == (4, 3 * GB, 4 * GB)
     assert measured.seconds == 5.0, "a unit's CPU seconds for one architecture"
@@ -224,8 +226,8 @@ def test_what_was_measured_wins_over_the_recipe(host: BuildHost) -> None:
 
 def test_what_another_imagegen_has_remembered_is_not_guessed_at(host: BuildHost) -> None:
     (build,) = host.lock.builds
-    Cache("build-cost", dict).put(host.store, environment._key(build), {"units": 4, "minutes": 3})
-    assert environment.work(build, RECIPE, host.store).cost == RECIPE.cost
+    Cache("build-cost", dict).put(host.store, _key(build), {"units": 4, "minutes": 3})
+    assert work(build, RECIPE, host.store).cost == RECIPE.cost
 
 
 @pytest.mark.parametrize("ending", [[event(event="failed", cause="memory", what="the kernel ended cicc")], [KILLED]])
@@ -238,7 +240,7 @@ def test_out_of_memory_is_tried_again_with_half(host: BuildHost, ending: list[st
         "demo-ext: out of memory with 4 jobs x 1 thread",
         "demo-ext: out of memory with 2 jobs x 1 thread",
     ]
-    wheel = wheelhouse.known(host.store, host.lock.builds[0].key)
+    wheel = known(host.store, host.lock.builds[0].key)
     assert wheel is not None
     assert wheel.record["done"] == {"jobs": 1, "threads": 1}
 
@@ -263,7 +265,7 @@ def test_a_builder_that_ends_under_the_last_job_is_not_said_to_lack_memory(host:
     assert last.removeprefix("ERROR: ") in str(caught.value.why)
     assert "1.00 GB" in str(caught.value.why)
     assert caught.value.fix
-    assert wheelhouse.known(host.store, host.lock.builds[0].key) is None
+    assert known(host.store, host.lock.builds[0].key) is None
 
 
 def test_a_build_that_fails_says_why(host: BuildHost) -> None:
@@ -272,7 +274,7 @@ def test_a_build_that_fails_says_why(host: BuildHost) -> None:
     with raises("source-build-failed") as caught:
         host.compile()
     assert "a.cpp:1: error: no" in str(caught.value)
-    assert wheelhouse.known(host.store, host.lock.builds[0].key) is None
+    assert known(host.store, host.lock.builds[0].key) is None
 
 
 @pytest.mark.parametrize(
@@ -306,7 +308,7 @@ def test_two_builds_share_one_memory(host: BuildHost) -> None:
     host.compile(host.lock.builds[0], other(host))
     assert host.builder.most == 2
     assert sum(each["jobs"] for each in host.builder.throttles) <= 4
-    assert {wheel.name for wheel in wheelhouse.every(host.store)} == {"demo-ext", "other-ext"}
+    assert {wheel.name for wheel in every(host.store)} == {"demo-ext", "other-ext"}
 
 
 def test_a_build_starts_from_what_its_own_key_names(host: BuildHost, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,12 +326,12 @@ def test_a_build_starts_from_what_its_own_key_names(host: BuildHost, monkeypatch
 
 
 def test_what_does_not_fit_beside_the_other_waits(host: BuildHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling.environment, "probe", lambda *_: Machine(4, 4 * GB, 4 * GB, limited=True))
+    monkeypatch.setattr(compiling, "probe", lambda *_: Machine(4, 4 * GB, 4 * GB, limited=True))
     host.builder.pause = 0.1
     host.compile(host.lock.builds[0], other(host))
     assert host.builder.most == 1
     assert "other-ext: when there is memory for it" in host.said.lines
-    assert len(list(wheelhouse.every(host.store))) == 2
+    assert len(list(every(host.store))) == 2
 
 
 def test_after_a_failure_the_other_build_is_let_finish(host: BuildHost) -> None:
@@ -337,18 +339,18 @@ def test_after_a_failure_the_other_build_is_let_finish(host: BuildHost) -> None:
     host.builder.attempts = [[event(event="start"), event(event="failed", cause="failed", what="broken")]]
     with raises("source-build-failed"):
         host.compile(host.lock.builds[0], other(host))
-    assert len(list(wheelhouse.every(host.store))) == 1
+    assert len(list(every(host.store))) == 1
 
 
 def test_memory_that_another_imagegen_has_planned_with_is_not_planned_again(host: BuildHost) -> None:
     with (
-        environment.reserve(host.store, "here", 7 * GB, 2),
-        environment.reserve(host.store, "elsewhere", 99 * GB, 64),
+        reserve(host.store, "here", 7 * GB, 2),
+        reserve(host.store, "elsewhere", 99 * GB, 64),
     ):
-        assert environment.reserved_resources(host.store, "here") == environment.ReservedResources(7 * GB, 2)
+        assert reserved_resources(host.store, "here") == ReservedResources(7 * GB, 2)
         host.compile()
     assert host.builder.throttles == [{"jobs": 2, "threads": 1}]
-    assert environment.reserved_resources(host.store, "here") == environment.ReservedResources(0, 0)
+    assert reserved_resources(host.store, "here") == ReservedResources(0, 0)
 
 
 def test_what_another_imagegen_compiles_is_waited_for_aloud(host: BuildHost) -> None:
@@ -374,9 +376,9 @@ def test_no_memory_is_used_that_another_imagegen_has_planned_with(
 ) -> None:
     monkeypatch.setattr(compiling, "_POLL", 0.01)
     available = [1 * GB, 14 * GB]  # as it is found, before and after the other has left
-    monkeypatch.setattr(compiling.environment, "probe", lambda *_: Machine(4, 16 * GB, available.pop(0), limited=True))
+    monkeypatch.setattr(compiling, "probe", lambda *_: Machine(4, 16 * GB, available.pop(0), limited=True))
     with ThreadPoolExecutor(1) as pool:
-        with environment.reserve(host.store, "here", 14 * GB, 2):
+        with reserve(host.store, "here", 14 * GB, 2):
             second = pool.submit(host.compile)
             until(lambda: bool(host.said.lines))
             time.sleep(0.1)
@@ -389,7 +391,7 @@ def test_no_memory_is_used_that_another_imagegen_has_planned_with(
 def test_a_reservation_whose_maker_was_killed_counts_no_more(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     (store.scratch / "reserved-x").write_text(json.dumps({"place": "here", "memory": 5, "cores": 1}))
-    assert environment.reserved_resources(store, "here") == environment.ReservedResources(0, 0)
+    assert reserved_resources(store, "here") == ReservedResources(0, 0)
 
 
 def test_an_interrupted_run_stops_its_compilers(host: BuildHost, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,7 +414,7 @@ def test_an_interrupted_run_stops_its_compilers(host: BuildHost, monkeypatch: py
     with pytest.raises(KeyboardInterrupt):
         host.compile()
     assert stopped.is_set()
-    assert environment.reserved_resources(host.store, "here") == environment.ReservedResources(0, 0)
+    assert reserved_resources(host.store, "here") == ReservedResources(0, 0)
 
 
 def test_a_lock_without_builds_needs_no_wheels(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ import pytest
 from imagegen.core.config import Settings
 from imagegen.core.layer_tar import Allowance
 from imagegen.core.store import Store
-from imagegen.lock import builds
+from imagegen.lock import build_sources
 from imagegen.lock.model import LockedPatch
-from imagegen.wheels.builds.run import require_sources
+from imagegen.wheels.builds.release_check import require_sources
 from tests.support.errors import raises
 from tests.support.source_builds import BUILD, packed
 
@@ -111,7 +111,7 @@ def test_what_only_the_build_can_check_is_left_to_it(tmp_path: Path, text: str) 
 def test_sources_without_bound_are_refused(tmp_path: Path, odd: str, monkeypatch: pytest.MonkeyPatch) -> None:
     info = tarfile.TarInfo("x")
     info.type, info.size = tarfile.XHDTYPE, 1 << 30
-    monkeypatch.setattr(builds, "Allowance", partial(Allowance, text=2000))
+    monkeypatch.setattr(build_sources, "Allowance", partial(Allowance, text=2000))
     archives = {
         "header": gzip.compress(info.tobuf() + bytes(32 << 20)),
         "name": packed({"a" * 900_000: b""}),

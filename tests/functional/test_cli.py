@@ -19,8 +19,8 @@ from imagegen.compat.verdict import Conflict, Verdict
 from imagegen.core.progress import Terminal
 from imagegen.core.store import Store
 from imagegen.engine import Engine
-from imagegen.run.doctor import Host
-from imagegen.run.smoke import CheckResult, SmokeReport
+from imagegen.run.doctor.fabric import Host
+from imagegen.run.smoke.report import CheckResult, SmokeReport
 from tests.support import command_line
 from tests.support.command_line import Run
 from tests.support.matrix_samples import shipped_matrix
@@ -55,12 +55,12 @@ def test_the_doctor_measures_the_fabric_where_there_are_gpus_and_the_image(
         (found,) = json.loads(ended.out)
         return ended.code, {row["name"]: row["status"] for row in found["checks"]}
 
-    monkeypatch.setattr("imagegen.run.smoke.run", smoke_run)
-    monkeypatch.setattr("imagegen.run.doctor.gather", lambda: Host(Machine({}, place="host")))
+    monkeypatch.setattr("imagegen.run.smoke.runner.run", smoke_run)
+    monkeypatch.setattr("imagegen.run.doctor.fabric.gather", lambda: Host(Machine({}, place="host")))
     assert checks("hopper-vllm") == (0, {"gpus": "warning", "links": "-", "rdma": "note", "transport": "-"})
     assert checks()[0] == 0
     two = Machine({}, place="host", driver="580.159.04", gpus=(Gpu("NVIDIA H200", "9.0"),) * 2)
-    monkeypatch.setattr("imagegen.run.doctor.gather", lambda: Host(two))
+    monkeypatch.setattr("imagegen.run.doctor.fabric.gather", lambda: Host(two))
     monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent.sock")
     assert (checks("hopper-vllm")[1]["transport"], requested) == ("note", [])
     engine: Any = SimpleNamespace(image_digest=lambda _: None)

@@ -23,7 +23,7 @@ from imagegen.core.git import log as history
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.lock.model import Lock
-from imagegen.run.smoke_reports import PassedSmokeReport, SmokeRequirement, save_passed_report
+from imagegen.run.smoke.passed import PassedSmokeReport, SmokeRequirement, save_passed_report
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.report_samples import AUDIT, SMOKE
 

@@ -198,7 +198,7 @@ def test_a_builder_of_the_users_is_the_one_that_compiles(
 
     engine = MagicMock()
     monkeypatch.setattr(Engine, "connect", lambda *_: engine)
-    monkeypatch.setattr("imagegen.wheels.builds.compile.compile_all", compile_all)
+    monkeypatch.setattr("imagegen.wheels.builds.ensure.compile_all", compile_all)
     app = app_of(here, WITH_BUILD)
     cell = ("--cell", WITH_BUILD.cell) if command is wheels_build.build_wheels else (WITH_BUILD.cell,)
     with pytest.raises(BuildError, match="enough"):

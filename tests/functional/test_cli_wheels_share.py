@@ -13,7 +13,7 @@ from imagegen.cli import store_command, wheels_share
 from imagegen.cli.app import App
 from imagegen.core.errors import PublishError
 from imagegen.oci.documents import digest_of
-from imagegen.wheels import wheelhouse
+from imagegen.wheels.wheelhouse import every, keep, known
 from tests.support.built_wheels import KEY, LOG, age, built
 from tests.support.errors import raises
 from tests.support.registry_server_writes import Writable, answering
@@ -34,7 +34,7 @@ def here(registry: Writable, tmp_path: Path) -> Machine:
     machine = Machine(tmp_path / "here", f"{registry.host}/team/wheels")
     for key, name in ((KEY, "demo"), (OTHER, "flash-attn")):
         wheel = built(machine.store, key, name.encode(), name.replace("-", "_"))
-        wheelhouse.keep(machine.store, type(wheel)(**{**vars(wheel), "name": name}))
+        keep(machine.store, type(wheel)(**{**vars(wheel), "name": name}))
     return machine
 
 
@@ -86,7 +86,7 @@ def test_pulled_by_key(here: Machine, there: Machine) -> None:
     here.run(wheels_share.push_wheels)
     code, out, said = there.run(wheels_share.pull_wheels, KEY, "--json")
     assert (code, json.loads(out)) == (0, {KEY: "pulled"})
-    assert wheelhouse.known(there.store, KEY) == wheelhouse.known(here.store, KEY)
+    assert known(there.store, KEY) == known(here.store, KEY)
     code, _, said = there.run(wheels_share.pull_wheels, KEY, OTHER.removeprefix("sha256:"))
     assert code == 0
     assert "1 wheel pulled" in said and "1 already in the store" in said
@@ -110,14 +110,14 @@ def test_pulled_for_a_cell(here: Machine, there: Machine) -> None:
     code, _, said = there.run(wheels_share.pull_wheels, "--cell", "train", app=app)
     assert code == 1
     assert "flash-attn 1.0: pulled" in said and "apex 0.1: not found" in said
-    assert len(list(wheelhouse.every(there.store))) == 2
+    assert len(list(every(there.store))) == 2
 
 
 def test_another_version_under_the_key_of_a_cell(here: Machine, there: Machine) -> None:
     here.run(wheels_share.push_wheels)
     with raises("fetch-digest-mismatch"):
         there.run(wheels_share.pull_wheels, "--cell", "train", app=locked(there, ("demo", "2.0", KEY)))
-    assert not list(wheelhouse.every(there.store))
+    assert not list(every(there.store))
 
 
 @pytest.mark.parametrize("status", [403, 405])
@@ -134,7 +134,7 @@ def test_gc_and_check_know_the_wheelhouse(here: Machine) -> None:
     app.__dict__["matrix"] = SimpleNamespace(cells=list)
     here.run(store_command.command, "gc", app=app)
     assert not here.store.path(untrusted).exists()
-    wheel = wheelhouse.known(here.store, KEY)
+    wheel = known(here.store, KEY)
     assert wheel and here.store.has(digest_of(LOG))
     here.store.path(wheel.digest).chmod(0o644)
     here.store.path(wheel.digest).write_bytes(b"?")

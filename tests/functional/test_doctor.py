@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import struct
 import threading
@@ -23,11 +24,14 @@ from imagegen.compat.models import Models
 from imagegen.compat.rule import Rule
 from imagegen.core.config import Settings
 from imagegen.core.errors import ContainerError, EngineError
-from imagegen.core.types import Gpu
+from imagegen.core.gpu import Gpu
 from imagegen.engine import ContainerInfo, Engine
-from imagegen.engine.containers import exec_in
-from imagegen.run import doctor, doctor_messages
-from imagegen.run.doctor import Diagnosis
+from imagegen.engine.inspection import exec_in
+from imagegen.run.doctor import diagnosis as doctor
+from imagegen.run.doctor import host as doctor_host
+from imagegen.run.doctor import messages as doctor_messages
+from imagegen.run.doctor.container import check_ending, examine_container, parse
+from imagegen.run.doctor.diagnosis import Diagnosis
 from imagegen.spec.model import Cell
 from tests.support.errors import raises
 from tests.support.matrix_samples import SMALL, load
@@ -198,13 +202,13 @@ def info(**changes: Any) -> ContainerInfo:
     ],
 )
 def test_how_a_container_ended(changes: dict[str, Any], severity: str, said: str) -> None:
-    (found,) = doctor.check_ending(info(**changes))
+    (found,) = check_ending(info(**changes))
     assert (found.severity, said in found.text) == (severity, True)
 
 
 def test_a_container_that_ended_well_or_runs_needs_nothing() -> None:
-    assert doctor.check_ending(info()) == []
-    assert doctor.check_ending(info(running=True, exit_code=0, log="")) == []
+    assert check_ending(info()) == []
+    assert check_ending(info(running=True, exit_code=0, log="")) == []
 
 
 def test_a_row_shows_what_was_found_and_not_the_opposite_of_its_status() -> None:
@@ -237,7 +241,7 @@ class EngineInfo:
 
 def diagnose(seen: ContainerInfo, answer: bytes | None) -> doctor.Diagnosis:
     engine: Any = EngineInfo(seen, answer)
-    return doctor.examine_container(engine, "run1", MODELS)
+    return examine_container(engine, "run1", MODELS)
 
 
 INSIDE = {
@@ -271,39 +275,41 @@ def test_a_container_without_a_doctor_is_looked_at_from_outside(answer: bytes | 
 
 @given(st.binary(max_size=60))
 def test_whatever_a_container_answers_is_read_or_refused(data: bytes) -> None:
-    assert doctor.parse(data) is None
+    assert parse(data) is None
 
 
-def test_a_toolkit_is_a_runtime_a_device_or_a_program() -> None:
+def test_a_toolkit_is_a_runtime_a_device_or_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
     nothing = {"Runtimes": {"runc": {}, "io.containerd.runc.v2": {}}, "DiscoveredDevices": None}
-    (found,) = doctor.toolkit(nothing, which=lambda _: None)
+    (found,) = doctor_host.toolkit(nothing)
     assert "nvidia-ctk" in found.fix
-    assert not list(doctor.toolkit({**nothing, "Runtimes": {"nvidia": {}}}, which=lambda _: None))
+    assert not list(doctor_host.toolkit({**nothing, "Runtimes": {"nvidia": {}}}))
     devices = [{"Source": "cdi", "ID": "nvidia.com/gpu=all"}]
-    assert not list(doctor.toolkit({**nothing, "DiscoveredDevices": devices}, which=lambda _: None))
-    assert not list(doctor.toolkit(nothing, which=lambda name: name == "nvidia-container-runtime-hook"))
+    assert not list(doctor_host.toolkit({**nothing, "DiscoveredDevices": devices}))
+    monkeypatch.setattr(shutil, "which", lambda name: name == "nvidia-container-runtime-hook")
+    assert not list(doctor_host.toolkit(nothing))
 
 
 def test_free_space_is_added_up_on_one_disk() -> None:
     """4.1 GB of wheels take 8.2 GB in the store and 13.1 in the engine, which is why 22 GB do and 20 do not."""
     wheels = int(4.1 * GB)
-    assert not list(doctor.disk([("/s", 1, 22 * GB), ("/d", 1, 22 * GB)], wheels))
-    (found,) = doctor.disk([("/s", 1, 20 * GB), ("/d", 1, 20 * GB)], wheels)
+    assert not list(doctor_host.disk([("/s", 1, 22 * GB), ("/d", 1, 22 * GB)], wheels))
+    (found,) = doctor_host.disk([("/s", 1, 20 * GB), ("/d", 1, 20 * GB)], wheels)
     assert "20.00 GB" in found.text
     assert "21.32 GB" in found.text
-    (found,) = doctor.disk([("/s", 1, 20 * GB), ("/d", 2, 12 * GB)], wheels)
+    (found,) = doctor_host.disk([("/s", 1, 20 * GB), ("/d", 2, 12 * GB)], wheels)
     assert "where /d is" in found.text
-    (found,) = doctor.disk([("/s", 1, GB)], 0)
+    (found,) = doctor_host.disk([("/s", 1, GB)], 0)
     assert "the image takes" not in found.text
 
 
 def test_the_free_space_of_a_store_that_is_not_there_yet(tmp_path: Path) -> None:
-    ((path, device, free),) = doctor.free_space(tmp_path / "a" / "b", None)
+    ((path, device, free),) = doctor_host.free_space(tmp_path / "a" / "b", None)
     assert (path, device) == (str(tmp_path / "a" / "b"), tmp_path.stat().st_dev)
     assert free > 0
-    assert len(doctor.free_space(tmp_path, {"DockerRootDir": str(tmp_path)})) == 2
+    assert len(doctor_host.free_space(tmp_path, {"DockerRootDir": str(tmp_path)})) == 2
     elsewhere = str(tmp_path / "on" / "another" / "machine")
-    assert len(doctor.free_space(tmp_path, {"DockerRootDir": elsewhere})) == 1
+    assert len(doctor_host.free_space(tmp_path, {"DockerRootDir": elsewhere})) == 1
 
 
 def a_cell(tmp_path: Path, cuda: str) -> Cell:
@@ -314,9 +320,9 @@ def a_cell(tmp_path: Path, cuda: str) -> Cell:
 def test_what_a_cell_asks_of_a_host_needs_no_lock(tmp_path: Path) -> None:
     rule = Rule("r", {"cuda": ">=13"}, {"driver": ">=580"}, {}, "b", "s", "2026-11-20", "error", "documented", "f")
     cell = replace(a_cell(tmp_path, "cu130"), gpus=(Gpu("sm_90", "9.0", "hopper", ()),))
-    facts = doctor.facts_of(cell, None, (rule,))
+    facts = doctor_host.facts_of(cell, None, (rule,))
     assert (facts.cell, facts.cuda, facts.gpus, facts.driver) == (cell.id, "13.0", ("9.0",), "580")
-    cpu = doctor.facts_of(a_cell(tmp_path, "cpu"), None, (rule,))
+    cpu = doctor_host.facts_of(a_cell(tmp_path, "cpu"), None, (rule,))
     assert (cpu.cuda, cpu.driver) == (None, None)
 
 
@@ -325,11 +331,11 @@ def test_this_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise EngineError("no container engine", why="nothing listens", fix="start that engine")
 
     old = Machine({}, place="host", driver="570.86.10", devices=("nvidia0",))
-    monkeypatch.setattr("imagegen.run.doctor.Engine.connect", none)
-    monkeypatch.setattr("imagegen.run.doctor.snapshot.begin", lambda _: None)
-    monkeypatch.setattr("imagegen.run.doctor.snapshot.gather", lambda *_, **__: old)
-    monkeypatch.setattr(doctor, "probe", lambda _: None)
-    found = doctor.examine_host(Settings.from_environment({"HOME": str(tmp_path)}), Image("x", "13.0", (), "580"))
+    monkeypatch.setattr("imagegen.run.doctor.host.Engine.connect", none)
+    monkeypatch.setattr("imagegen.run.doctor.host.snapshot.begin", lambda _: None)
+    monkeypatch.setattr("imagegen.run.doctor.host.snapshot.gather", lambda *_, **__: old)
+    monkeypatch.setattr(doctor_host, "probe", lambda _: None)
+    found = doctor_host.examine_host(Settings.from_environment({"HOME": str(tmp_path)}), Image("x", "13.0", (), "580"))
     assert not found.passed
     worst = {finding.check for finding in found.findings if finding.severity == "error"}
     assert worst == {"engine", "driver"}

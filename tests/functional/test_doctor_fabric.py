@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.checks.preflight.model import Gpu, Image, Machine
-from imagegen.run import doctor
-from imagegen.run.doctor import Host, Measured, examine_fabric
+from imagegen.run.doctor import fabric as doctor_fabric
+from imagegen.run.doctor.fabric import Host, Measured, examine_fabric
 
 IMAGE = Image("hopper-vllm-cu130-py312", "13.0", ("9.0",), "580", {"torch": "2.11.0"})
 ONE = Machine({}, place="host", driver="580.159.04", gpus=(Gpu("NVIDIA H200", "9.0"),))
@@ -53,18 +53,18 @@ def lock_with(*debs: str) -> Any:
     ],
 )
 def test_the_worst_path_between_gpus(topology: str, worst: str | None) -> None:
-    assert doctor.worst_path(topology) == worst
+    assert doctor_fabric.worst_path(topology) == worst
 
 
 @given(st.text(alphabet="GPU01NVXSYS \t\n", max_size=200))
 def test_any_topology_can_be_read(topology: str) -> None:
-    worst = doctor.worst_path(topology)
+    worst = doctor_fabric.worst_path(topology)
     assert worst is None or worst in topology
 
 
 @pytest.mark.parametrize(("kind", "taken"), [("NV18", "P2P"), ("PXB", "P2P"), ("NODE", "shared memory")])
 def test_what_nccl_takes_over_a_path(kind: str, taken: str) -> None:
-    (found,) = doctor.links(NVLINK.replace("NV18", kind))
+    (found,) = doctor_fabric.links(NVLINK.replace("NV18", kind))
     assert taken in found.text
 
 
@@ -92,7 +92,7 @@ def test_rdma_needs_libraries_in_the_image() -> None:
     assert statuses(host, lock=lock_with())["rdma"] == "note"  # a registry's image: its packages are not known
     assert statuses(Host(TWO, NVLINK, {"mlx5_0": "InfiniBand"}))["rdma"] == "warning"  # nothing to open
     efa = Host(TWO, NVLINK, {"rdmap0s6": "EFA"}, ("uverbs0",))
-    (found,) = [each for each in doctor.rdma(efa, IMAGE, lock_with("libc6")) if each.severity == "warning"]
+    (found,) = [each for each in doctor_fabric.rdma(efa, IMAGE, lock_with("libc6")) if each.severity == "warning"]
     assert "aws-ofi-nccl" in found.text
 
 
@@ -112,7 +112,7 @@ def test_what_was_measured_is_reported() -> None:
         "rdma": "note",
         "transport": "note",
     }
-    (found,) = doctor.transport(Measured("pass", "", DETAILS))
+    (found,) = doctor_fabric.transport(Measured("pass", "", DETAILS))
     assert all(part in found.text for part in ("P2P/CUMEM/read", "330.0", "450.0", "Socket"))
     slow = {**DETAILS, "notes": [{"id": "p2p-off", "text": "slow", "fix": "unset NCCL_P2P_DISABLE"}]}
     assert statuses(host, Measured("pass", "", slow))["transport"] == "warning"
@@ -130,11 +130,11 @@ ODD = st.recursive(
 
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(["nccl", "bus_bandwidth", "link", "notes"], ODD)))
 def test_a_container_may_answer_anything(details: dict[str, Any]) -> None:
-    assert list(doctor.transport(Measured("pass", "", details)))
+    assert list(doctor_fabric.transport(Measured("pass", "", details)))
 
 
 def test_the_kinds_of_rdma_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("imagegen.run.doctor.snapshot.gather", lambda *_, **__: TWO)
+    monkeypatch.setattr("imagegen.run.doctor.diagnosis.snapshot.gather", lambda *_, **__: TWO)
     files = {
         "sys/class/infiniband/mlx5_0/ports/1/link_layer": "InfiniBand\n",
         "sys/class/infiniband/mlx5_1/ports/1/link_layer": "Ethernet\n",
@@ -147,11 +147,11 @@ def test_the_kinds_of_rdma_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert doctor.gather(tmp_path).topology == ""
+    assert doctor_fabric.gather(tmp_path).topology == ""
     smi = tmp_path / "nvidia-smi"
     smi.write_text('#!/bin/sh\n[ "$*" = "topo -m" ] && echo "GPU0 X"\n')
     smi.chmod(0o755)
-    found = doctor.gather(tmp_path)
+    found = doctor_fabric.gather(tmp_path)
     assert found.topology == "GPU0 X\n"
     assert found.rdma == {"mlx5_0": "InfiniBand", "mlx5_1": "Ethernet", "odd": "unknown", "rdmap0s6": "EFA"}
     assert found.verbs == ("uverbs0",)

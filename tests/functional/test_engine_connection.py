@@ -14,7 +14,7 @@ import pytest
 from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError
 from imagegen.engine import Engine, client
-from imagegen.engine.connection import INSTALL
+from imagegen.engine.requirements import INSTALL
 
 
 @contextmanager
@@ -108,7 +108,7 @@ def test_garbage(tmp_path: Path, answer: bytes) -> None:
 
 @pytest.mark.fault("Engine", "the engine's socket accepts and never answers", "an error after 20 s")
 def test_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_TIMEOUT", 0.2)
+    monkeypatch.setattr(client, "TIMEOUT", 0.2)
     with listening(tmp_path, b"") as host:
         error = refused(settings_for(tmp_path, DOCKER_HOST=host))
     assert error.why == "it accepts connections and has not answered for 0.2 s"

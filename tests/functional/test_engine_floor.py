@@ -16,8 +16,9 @@ from packaging.version import Version
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError
-from imagegen.engine import Engine, connection
-from imagegen.engine.connection import buildx_version, shortcomings
+from imagegen.engine import Engine
+from imagegen.engine import requirements as connection
+from imagegen.engine.requirements import buildx_version, shortcomings
 from tests.support.errors import raises
 
 ROOT = Path(__file__).parents[2]

@@ -12,9 +12,11 @@ import requests
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.engine.load import Loadable, Registry, serving
+from imagegen.engine.loopback import Loadable, Registry, serving
 from imagegen.oci.documents import Descriptor
+from tests.support.meter import Meter
 
 BLOB = os.urandom(3 << 20)
 MANIFEST = b'{"schemaVersion":2}'
@@ -27,7 +29,7 @@ class Served:
         self.manifest = f"http://{host}/v2/{self.path}/manifests/{manifest}"
         self.blob = f"http://{host}/v2/{self.path}/blobs/{blob}"
         self.other = f"http://{host}/v2/{self.path}/blobs/{other}"
-        self.sent: list[int] = []
+        self.meter = Meter()
 
 
 @pytest.fixture(scope="module")
@@ -36,17 +38,17 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     manifest = Descriptor("application/vnd.oci.image.manifest.v1+json", store.write(MANIFEST), len(MANIFEST))
     blob = Descriptor("application/vnd.oci.image.layer.v1.tar+zstd", store.write(BLOB), len(BLOB))
     other = store.write(b"a blob of another image")
-    sent: list[int] = []
-    with serving(Loadable(store, manifest, (blob,)), sent.append) as registry:
+    meter = Meter()
+    with serving(Loadable(store, manifest, (blob,)), meter) as registry:
         found = Served(registry, manifest.digest, blob.digest, other)
-        found.sent = sent
+        found.meter = meter
         yield found
 
 
 def test_no_engine_has_connected_before_the_first_request(tmp_path: Path) -> None:
     store = Store(tmp_path)
     manifest = Descriptor("m", store.write(MANIFEST), len(MANIFEST))
-    with serving(Loadable(store, manifest, ()), lambda _: None) as registry:
+    with serving(Loadable(store, manifest, ()), Quiet().meter("", 0)) as registry:
         host = registry.repository.partition("/")[0]
         assert requests.get(f"http://{host}/v2/", timeout=5).status_code == 200
         assert not registry.reached.is_set()
@@ -61,9 +63,9 @@ def test_manifest_and_blob(served: Served) -> None:
     assert (manifest.status_code, manifest.content) == (200, MANIFEST)
     assert manifest.headers["Content-Type"] == "application/vnd.oci.image.manifest.v1+json"
     assert manifest.headers["Docker-Content-Digest"] == served.manifest.rpartition("/")[2]
-    before = sum(served.sent)
+    before = served.meter.total
     assert requests.get(served.blob, timeout=5).content == BLOB
-    assert sum(served.sent) - before == len(BLOB), "progress counts the bytes of blobs"
+    assert served.meter.total - before == len(BLOB), "progress counts the bytes of blobs"
 
 
 def test_head_has_a_length_and_no_body(served: Served) -> None:
@@ -113,6 +115,6 @@ def test_a_tls_hello_is_answered_with_a_status_line(served: Served) -> None:
 
 def test_two_registries_differ_in_path(served: Served, tmp_path: Path) -> None:
     store = Store(tmp_path)
-    with serving(Loadable(store, Descriptor("m", store.write(b"{}"), 2), ()), lambda _: None) as other:
+    with serving(Loadable(store, Descriptor("m", store.write(b"{}"), 2), ()), Quiet().meter("", 0)) as other:
         assert other.repository.partition("/")[2] != served.path
         assert other.repository.startswith("127.0.0.1:")

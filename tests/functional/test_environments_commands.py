@@ -23,9 +23,9 @@ from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.lock import dumps, read
 from imagegen.lock.model import Record
 from imagegen.mirror import listing as mirror_listing
-from imagegen.run.doctor import facts_of
-from imagegen.run.smoke import CheckResult, SmokeReport
-from imagegen.run.smoke_reports import SmokeRequirement, passed_report, programs_digest, save_passed_report
+from imagegen.run.doctor.host import facts_of
+from imagegen.run.smoke.passed import SmokeRequirement, passed_report, programs_digest, save_passed_report
+from imagegen.run.smoke.report import CheckResult, SmokeReport
 from tests.support.project import Project
 from tools.run_image.__main__ import command
 from tools.run_image.export import described_environments

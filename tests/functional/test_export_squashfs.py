@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from imagegen.core.image_format import EPOCH
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.core.types import EPOCH
 from imagegen.export import Entry, read_tree, squashfs
 from imagegen.image.layers import Image
 from tests.support.command_line import Run

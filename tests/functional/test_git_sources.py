@@ -10,9 +10,9 @@ from imagegen.core import git
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError
+from imagegen.core.git.submodule import Submodule
 from imagegen.core.net import UnreachableError
 from imagegen.core.store import Store
-from imagegen.core.types import Submodule
 from tests.support.errors import raises
 from tests.support.git_server import LINK, SUBMODULE, Bare
 from tests.support.git_workspace import FILES, Workspace

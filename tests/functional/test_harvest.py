@@ -14,9 +14,8 @@ from packaging.version import Version
 from imagegen.compat.metadata import PackageReleases, ReleaseMetadata
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
-from imagegen.core.net import Client, NotFoundError
+from imagegen.core.net import Client, NotFoundError, wheel_metadata
 from imagegen.core.net.package_index import IndexLink
-from imagegen.index_metadata import wheel_metadata
 from imagegen.index_metadata.releases import cuda_of
 from tests.support.package_index import Index, Offer, archive, metadata
 from tools.harvest.metadata import HarvestErrors, harvest

@@ -22,7 +22,7 @@ from imagegen.core.git.log import commit_of, commits, file_at, shallow
 from imagegen.core.git.worktree import ForeignRepositoryError, find
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.engine.connection import run_buildx
+from imagegen.engine.buildx import run_buildx
 from imagegen.lock.model import LOCAL, LockedDeb
 from imagegen.trust import source_commit
 from tests.support.environment import environment

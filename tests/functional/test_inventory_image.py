@@ -22,11 +22,11 @@ from imagegen.audit.model import Severity, Subject
 from imagegen.core import layer_tar
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
+from imagegen.core.gpu import Gpu
 from imagegen.core.layer_tar import Allowance
 from imagegen.core.progress import Quiet
-from imagegen.core.types import Gpu
-from imagegen.engine import client
-from imagegen.engine.client import Export
+from imagegen.engine import save as client
+from imagegen.engine.save import Export
 from imagegen.image.inventory import archive, layers
 from imagegen.image.inventory import archive as stream
 from imagegen.image.inventory.archive import ChunkReader, layer, piped

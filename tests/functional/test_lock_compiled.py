@@ -16,19 +16,21 @@ from imagegen.core import data
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import BuildError, FetchError, Location, LockError
+from imagegen.core.git.submodule import Submodule
+from imagegen.core.gpu import Gpu
 from imagegen.core.progress import Quiet
-from imagegen.core.types import Gpu, Submodule
 from imagegen.lock import contradictions, dumps, fetch_sources, stale
+from imagegen.lock.components import Compiled, against, choose_release, environment, require_tools
 from imagegen.lock.file import loads
-from imagegen.lock.make.candidates import uncatalogued, wheel_of
 from imagegen.lock.model import LockedBase, LockedDeb, LockedGit
-from imagegen.lock.recipes import Compiled, against, choose_release, environment, require_tools
 from imagegen.oci.documents import ImageConfig, RemoteImage
 from imagegen.spec.foundation import InterpreterFile
 from imagegen.spec.model import Component, EnvVar, Requirement
 from imagegen.spec.recipe import Architectures, Commit, LocalSource, Patch, Recipe, SdistFile
 from imagegen.wheels.catalogue import Catalogue, CatalogueRelease, KnownFile
 from imagegen.wheels.offers import Candidate, Offer, WheelSource
+from imagegen.wheels.search import uncatalogued
+from imagegen.wheels.selector import wheel_of
 from tests.support.errors import raises
 from tests.support.git_server import SUBMODULE, Bare, GitServer
 from tests.support.lock_samples import wheel

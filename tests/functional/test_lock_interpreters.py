@@ -23,9 +23,9 @@ from imagegen.image import base, inputs
 from imagegen.image.inputs import libpython_link, sdist_builder
 from imagegen.image.layers.plan import layer_key, plan
 from imagegen.image.layers.sources import plan_base
-from imagegen.lock import foundation, sources
+from imagegen.lock import sources
 from imagegen.lock.file import loads
-from imagegen.lock.foundation import InterpreterArchive, LockedInterpreter, own_python, resolve_interpreter
+from imagegen.lock.interpreter import MIRROR, InterpreterArchive, LockedInterpreter, own_python, resolve_interpreter
 from imagegen.lock.model import Foundation, Lock, LockedDeb
 from imagegen.lock.sources import fetch_interpreter
 from imagegen.mirror import listing as mirror_listing
@@ -107,7 +107,7 @@ def variables(tmp_path: Path, data: bytes) -> Mapping[str, dict[str, str]]:
     (mirrored / "cpython-3.12.14+20260814-x.tar.gz").write_bytes(data)
     return {
         "find-links": {"PIP_FIND_LINKS": str(links)},
-        "uv's mirror": {foundation.MIRROR: (tmp_path / "mirror").as_uri() + "/"},
+        "uv's mirror": {MIRROR: (tmp_path / "mirror").as_uri() + "/"},
     }
 
 

@@ -12,16 +12,16 @@ import pytest
 
 from imagegen.compat.rule import Override, Rule
 from imagegen.core.errors import FetchError, Location, LockError
+from imagegen.core.gpu import Gpu
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.core.types import Gpu
 from imagegen.lock import contradictions, dumps
 from imagegen.lock.file import LockErrors, loads
-from imagegen.lock.make.candidates import uncatalogued
 from imagegen.lock.model import URL, Lock, LockedFile, LockedGpus, LockedSdist
 from imagegen.lock.sdist import SdistBuilder, build
 from imagegen.spec.model import Component, Sdist, WheelAddress
 from imagegen.wheels.catalogue import Catalogue
+from imagegen.wheels.search import uncatalogued
 from tests.support.errors import raises
 from tests.support.http_server import Behaviour, Server, raw, status
 from tests.support.lock_workspace import DEB, TORCH, Workspace

@@ -46,7 +46,7 @@ def settings(tmp_path: Path) -> Settings:
 
 def ask(settings: Settings, index: PackageIndex, *requirements: str, **more: object) -> dict[str, str]:
     question = ResolveRequest(requirements, TARGET, "2026-11-20T00:00:00Z", {}, {"pypi": index.site})
-    return {each.name: each.version for each in resolve(replace(question, **more), settings)}  # type: ignore[arg-type]
+    return {each.name: each.version for each in resolve(replace(question, **more), settings)[0]}  # type: ignore[arg-type]
 
 
 def test_an_override_replaces_what_packages_require(settings: Settings, index: PackageIndex) -> None:
@@ -58,7 +58,7 @@ def test_an_override_replaces_what_packages_require(settings: Settings, index: P
         ask(settings, index, "old", "new")
     question = ResolveRequest(("old", "new"), TARGET, "2026-11-20T00:00:00Z", {}, {"pypi": index.site})
     question = replace(question, overrides=("proto>=6,<7", "old<2"), omitted=("gone", "lost"))
-    found = {each.name: (each.version, each.via) for each in resolve(question, settings)}
+    found = {each.name: (each.version, each.via) for each in resolve(question, settings)[0]}
     assert found == {
         "gone": (OMITTED, ("old",)),
         "new": ("1.0", ()),
@@ -73,7 +73,7 @@ def test_extras_of_declared_metadata_are_taken_without_a_warning(settings: Setti
     declared = Component("demo", "demo", "", (), sdist=Sdist("1.0", ("more; extra == 'x'",), ()))
     question = ResolveRequest(("demo[x,y]",), TARGET, "2026-11-20T00:00:00Z", {}, {"pypi": index.site})
     warnings: list[str] = []
-    found = resolve(replace(question, sdists=(declared,)), settings, warnings.append)
+    found, warnings = resolve(replace(question, sdists=(declared,)), settings)
     assert {each.name for each in found} == {"demo", "more"}
     assert warnings == []
 
@@ -157,7 +157,7 @@ def test_via_names_who_asks(index: PackageIndex, settings: Settings) -> None:
     question = ResolveRequest(
         ("peft", "helper<2"), TARGET, "2026-11-20T00:00:00Z", {}, {"pypi": index.site}, ("helper>=1",)
     )
-    via = {each.name: each.via for each in resolve(question, settings)}
+    via = {each.name: each.via for each in resolve(question, settings)[0]}
     assert via == {"peft": (), "helper": ("peft", "tool"), "tool": ("peft",)}
 
 

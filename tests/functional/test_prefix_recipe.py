@@ -17,9 +17,9 @@ import imagegen.checks.worker.build as worker
 from imagegen.audit.readers.installation import installation
 from imagegen.audit.readers.wheel import Wheel
 from imagegen.checks.worker.source import PATCHED
-from imagegen.core.types import PREFIX
+from imagegen.core.image_format import PREFIX
 from imagegen.spec.prefix import Prefix, backend_patch
-from imagegen.wheels.builds.run import check_wheel
+from imagegen.wheels.builds.wheel_check import check_wheel
 from tests.support.source_builds import BUILD, WITH_BUILD
 
 MAKEFILE = """\

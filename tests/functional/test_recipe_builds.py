@@ -29,7 +29,7 @@ from imagegen.image.layers.image import Image
 from imagegen.lock.file import _render, loads, lock_table
 from imagegen.lock.model import LOCAL, LockedFile, LockedPackages, LockedPatch
 from imagegen.spec.recipe import LocalSource
-from imagegen.wheels.builds import run
+from imagegen.wheels.builds import stage
 from imagegen.wheels.builds.environment import BuildEnvironment
 from imagegen.wheels.throttle import JobPlan
 from tests.support.dockerfile_parser import Instruction, instructions
@@ -237,8 +237,10 @@ def test_a_build_gives_all_that_buildkit_asks_for(tmp_path: Path, monkeypatch: p
     fake = SimpleNamespace(
         store=Store(tmp_path / "s"), settings=None, layout=lambda _: "oci-layout://x", buildx=build, progress=Quiet()
     )
-    stage = run.Stage(lock, {}, cast("Image", None))
-    run.run(BUILD, stage, cast("JobPlan", SimpleNamespace(jobs=1, threads=1)), tmp_path, cast("BuildEnvironment", fake))
+    own_stage = stage.Stage(lock, {}, cast("Image", None))
+    stage.run(
+        BUILD, own_stage, cast("JobPlan", SimpleNamespace(jobs=1, threads=1)), tmp_path, cast("BuildEnvironment", fake)
+    )
     (words,) = calls
     given = {word.partition("=")[0] for name, word in pairwise(words) if name == "--build-context"}
     assert set(recipe.render(lock, TAG).contexts) <= given

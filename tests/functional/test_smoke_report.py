@@ -25,16 +25,18 @@ from imagegen.cli.output import print_report
 from imagegen.core.errors import ContainerError, EngineError, NoGpuError, OutputLimitError
 from imagegen.core.progress import Quiet
 from imagegen.lock.model import Lock, LockedBase, LockedEnvironment, LockedFile, LockedGpus, LockedWheel
-from imagegen.run import smoke
-from imagegen.run.smoke import (
+from imagegen.run.smoke import report as smoke
+from imagegen.run.smoke.report import CheckResult, SmokeReport
+from imagegen.run.smoke.runner import (
     EMULATED,
     GRACE,
     ROOT,
-    CheckResult,
-    SmokeReport,
     apply_gpu_requirement,
     files,
+    join_reports,
     parse,
+    run,
+    run_in_environment,
     spec,
 )
 from imagegen.spec.model import Declarations, EnvVar
@@ -120,9 +122,7 @@ def test_the_whole_run_without_an_image(tmp_path: Path) -> None:
     lock = lock_of({**installed, "missing": "1.0"}, (EnvVar("WANDB_MODE", "offline", ""),))
     engine = FakeEngine(tmp_path)
     progress = Said()
-    report = smoke.run(
-        engine, "some:tag", lock, Declarations({"click": ("click",)}), require_gpu=False, progress=progress
-    )
+    report = run(engine, "some:tag", lock, Declarations({"click": ("click",)}), require_gpu=False, progress=progress)
     results = {result.check: result for result in report.results}
     assert list(results) == ["imports", "pip-check", "versions", "environment", "loading"]
     assert [line.split(":")[0].strip() for line in progress.lines] == list(results)
@@ -137,7 +137,7 @@ def test_only_the_named_checks_run(tmp_path: Path) -> None:
     answer = Ended(0, b"", b"")
     lock = lock_of({"torch": "2.11.0"})
     for only, expected in ((["nccl", "gloo"], ["gloo", "nccl"]), (["rollout-vllm"], [])):
-        report = smoke.run(
+        report = run(
             FakeEngine(tmp_path, answer), "t", lock, Declarations(), require_gpu=False, progress=Quiet(), only=only
         )
         assert [result.check for result in report.results] == expected
@@ -147,7 +147,7 @@ def test_only_the_named_checks_run(tmp_path: Path) -> None:
 def test_an_emulated_processor_has_longer_limits(tmp_path: Path, emulated: bool, times: int) -> None:
     engine = FakeEngine(tmp_path)
     engine.emulated = emulated
-    smoke.run(engine, "t", lock_of({}), Declarations(), require_gpu=False, progress=Quiet(), only=["pip-check"])
+    run(engine, "t", lock_of({}), Declarations(), require_gpu=False, progress=Quiet(), only=["pip-check"])
     (check,) = applicable((), ["pip-check"])
     assert engine.timeouts == [check.timeout * times + GRACE]
 
@@ -155,7 +155,7 @@ def test_an_emulated_processor_has_longer_limits(tmp_path: Path, emulated: bool,
 def test_checks_of_one_environment_of_several_run_as_programs_that_activated_it(tmp_path: Path) -> None:
     engine, lock = FakeEngine(tmp_path, Ended(1, b"", b"")), lock_of({"pip": "26.0"})
     environment = LockedEnvironment("beside", "Tests.", "/opt/venvs/beside", lock)
-    report = smoke.run_in_environment(engine, "t", environment, Declarations(), require_gpu=False, progress=Quiet())
+    report = run_in_environment(engine, "t", environment, Declarations(), require_gpu=False, progress=Quiet())
     assert {result.check.partition(": ")[0] for result in report.results} == {"beside"}
     program = engine.programs[0]
     assert program[:2] == ["sh", "-c"]
@@ -168,7 +168,7 @@ def test_the_checks_of_all_environments_are_one_report(tmp_path: Path) -> None:
     lock = combined({"main": lock_of({"pip": "26.0"}), "beside": lock_of({"torch": "2.11.0"})})
     declared = Declarations(environments={"main": Declarations(), "beside": Declarations({"torch": ("torch",)})})
     engine, only = FakeEngine(tmp_path, Ended(1)), ["gloo", "imports"]
-    report = smoke.run(engine, "t", lock, declared, require_gpu=False, progress=Quiet(), only=only)
+    report = run(engine, "t", lock, declared, require_gpu=False, progress=Quiet(), only=only)
     assert [result.check for result in report.results] == ["main: imports", "beside: imports", "beside: gloo"]
     fields = json.loads((tmp_path / ROOT.lstrip("/") / "spec.json").read_text())
     assert (fields["prefix"], fields["imports"]) == ("/opt/venvs/beside", {"torch": ["torch"]})
@@ -178,25 +178,21 @@ def test_an_image_passes_if_each_of_its_environments_does() -> None:
     passed, skipped, failed = (
         SmokeReport("i", name, (CheckResult(f"{name}: one", name, 0.0),)) for name in ("pass", "skip", "fail")
     )
-    assert smoke.join_reports("i", "c", [passed, passed]).passed
-    assert not smoke.join_reports("i", "c", [passed, skipped]).passed
-    assert not smoke.join_reports("i", "c", [failed, passed]).passed
+    assert join_reports("i", "c", [passed, passed]).passed
+    assert not join_reports("i", "c", [passed, skipped]).passed
+    assert not join_reports("i", "c", [failed, passed]).passed
 
 
 def test_an_answer_that_never_comes_is_a_failure_and_the_report_goes_on(tmp_path: Path) -> None:
     for error in (TimeoutError("still running after 180 s"), ContainerError("it has gone")):
-        report = smoke.run(
-            FakeEngine(tmp_path, error), "t", lock_of({}), Declarations(), require_gpu=False, progress=Quiet()
-        )
+        report = run(FakeEngine(tmp_path, error), "t", lock_of({}), Declarations(), require_gpu=False, progress=Quiet())
         assert [result.status for result in report.results] == ["fail"] * 5
         assert str(error) in report.results[0].reason
 
 
 def test_output_without_end_is_a_failure_that_shows_its_end(tmp_path: Path) -> None:
     error = OutputLimitError("output exceeds 8 MiB", why="the last line")
-    report = smoke.run(
-        FakeEngine(tmp_path, error), "t", lock_of({}), Declarations(), require_gpu=False, progress=Quiet()
-    )
+    report = run(FakeEngine(tmp_path, error), "t", lock_of({}), Declarations(), require_gpu=False, progress=Quiet())
     assert [result.status for result in report.results] == ["fail"] * 5
     assert (report.results[0].reason, report.results[0].log) == ("output exceeds 8 MiB", "the last line")
 
@@ -204,7 +200,7 @@ def test_output_without_end_is_a_failure_that_shows_its_end(tmp_path: Path) -> N
 def test_an_engine_that_dies_says_nothing_about_the_image(tmp_path: Path) -> None:
     engine = FakeEngine(tmp_path, EngineError("no answer from the engine"))
     with pytest.raises(EngineError, match="no answer"):
-        smoke.run(engine, "t", lock_of({}), Declarations(), require_gpu=False, progress=Quiet())
+        run(engine, "t", lock_of({}), Declarations(), require_gpu=False, progress=Quiet())
 
 
 @given(st.integers(-1, 255), st.binary(), st.binary())
@@ -258,7 +254,7 @@ def test_a_gpu_image_gets_the_gpus_that_there_are(tmp_path: Path, cuda: str, has
     engine = FakeEngine(tmp_path, Ended(0, json.dumps(skip).encode()), has_gpus=has_gpus)
     lock = lock_of({"torch": "2"})
     lock = replace(lock, axes={**lock.axes, "cuda": cuda})
-    smoke.run(engine, "t", lock, Declarations(), require_gpu=False, progress=Quiet())
+    run(engine, "t", lock, Declarations(), require_gpu=False, progress=Quiet())
     assert engine.requested["gpus"] is given
 
 
@@ -326,7 +322,7 @@ def test_a_pass_that_left_something_out_says_so_everywhere(tmp_path: Path) -> No
     said = {"check": "imports", "status": "pass", "reason": "", "details": {"note": note}, "seconds": 1.5}
     progress = Said()
     engine = FakeEngine(tmp_path, Ended(0, json.dumps(said).encode()))
-    report = smoke.run(engine, "t", lock_of({}), Declarations(), require_gpu=False, progress=progress)
+    report = run(engine, "t", lock_of({}), Declarations(), require_gpu=False, progress=progress)
     assert report.results[0].explanation == note
     assert progress.lines[0] == f"  imports: pass, 1.5 s ({note})"
     assert f"<system-out>{note}</system-out>" in report.junit("cell")

@@ -31,7 +31,7 @@ from imagegen.core.config import Settings
 from imagegen.core.net import Client
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.engine.connection import run_buildx
+from imagegen.engine.buildx import run_buildx
 
 root, url = Path(sys.argv[1]), sys.argv[2]
 

@@ -7,7 +7,7 @@ import subprocess
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagegen.lock.distributions import version_key as key
+from imagegen.lock.debian_versions import version_key as key
 
 # Ascending, from deb-version(7) and from the archive.
 ASCENDING = [

@@ -16,7 +16,7 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import TrustError
 from imagegen.core.net.client import Client
 from imagegen.trust.identities import Identities
-from imagegen.trust.keyless import Keyless, keyless
+from imagegen.trust.keyless import Clock, Keyless, keyless
 from imagegen.trust.project import Identity, Project
 from tests.support.errors import raises
 from tests.support.sigstore_server import (
@@ -52,9 +52,18 @@ def project(sigstore: Sigstore, subject: str = SUBJECT) -> Project:
     return Project(identities=(Identity("ci", ISSUER, subject, sigstore.config),))
 
 
+class RecordingClock(Clock):
+    def __init__(self, pauses: list[float]) -> None:
+        self.pauses = pauses
+
+    def pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+
+
 def signer(sigstore: Sigstore, client: Client, pauses: list[float] | None = None, **more: Any) -> Keyless:
-    waits: list[float] = [] if pauses is None else pauses
-    found = keyless(project(sigstore), sigstore.env, client, pause=waits.append, **more)
+    found = keyless(
+        project(sigstore), sigstore.env, client, clock=RecordingClock([] if pauses is None else pauses), **more
+    )
     assert found
     return found
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen import __version__
-from imagegen.core.types import Submodule
+from imagegen.core.git.submodule import Submodule
 from imagegen.lock.model import Lock, LockedGit, LockedPatch
 from imagegen.oci.documents import digest_of
 from imagegen.trust import source_commit

@@ -20,8 +20,8 @@ from imagegen.core.store import Store
 from imagegen.lock.builds import BuiltWheel
 from imagegen.oci.documents import digest_of
 from imagegen.oci.registry import parse
-from imagegen.wheels import wheelhouse
-from imagegen.wheels.wheelhouse import RemoteWheelhouse
+from imagegen.wheels.remote_wheelhouse import RemoteWheelhouse, _called, place, tag
+from imagegen.wheels.wheelhouse import known
 from tests.support.built_wheels import DATA, KEY, LOG, built
 from tests.support.errors import raises
 from tests.support.registry_server import send
@@ -64,7 +64,7 @@ def pushed(registry: Writable, store: Store) -> BuiltWheel:
 def test_what_is_pushed_is_pulled_elsewhere(registry: Writable, here: Store, there: Store) -> None:
     wheel = pushed(registry, here)
     assert team(registry).fetch(KEY, there, Quiet(), required=("demo", "1.0")) == wheel
-    assert wheelhouse.known(Store(there.root), KEY) == wheel
+    assert known(Store(there.root), KEY) == wheel
     assert there.read(wheel.digest) == DATA
     assert there.read(str(wheel.record["log"])) == LOG
 
@@ -124,7 +124,7 @@ def test_another_wheel_than_asked(required: tuple[str, str], registry: Writable,
     pushed(registry, here)
     with raises("fetch-digest-mismatch"):
         team(registry).fetch(KEY, there, Quiet(), required=required)
-    assert wheelhouse.known(there, KEY) is None
+    assert known(there, KEY) is None
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_another_wheel_than_asked(required: tuple[str, str], registry: Writable,
     ],
 )
 def test_what_a_file_is_called(filename: str, name: str, version: str, *, same: bool) -> None:
-    assert wheelhouse._called(filename, name, version) is same
+    assert _called(filename, name, version) is same
 
 
 Change = Callable[[dict[str, Any]], Any]
@@ -189,7 +189,7 @@ def test_a_manifest_that_lies(name: str, registry: Writable, here: Store, there:
     registry.documents[MANIFEST] = (kind, json.dumps(document).encode())
     with pytest.raises(FetchError):
         team(registry).fetch(KEY, there, Quiet())
-    assert wheelhouse.known(there, KEY) is None
+    assert known(there, KEY) is None
     registry.documents[MANIFEST] = (kind, data)
     assert team(registry).fetch(KEY, there, Quiet())
 
@@ -219,7 +219,7 @@ def test_bytes_of_another_digest_are_not_kept(registry: Writable, here: Store, t
     registry.instead[f"/v2/team/wheels/blobs/{wheel.digest}"] = lambda handler: send(handler, 200, b"x" * wheel.size)
     with raises("fetch-digest-mismatch"):
         team(registry).fetch(KEY, there, Quiet())
-    assert wheelhouse.known(there, KEY) is None
+    assert known(there, KEY) is None
 
 
 def test_a_wheelhouse_out_of_reach_or_closed(registry: Writable, here: Store) -> None:
@@ -247,15 +247,15 @@ def test_places() -> None:
     def settings(**env: str) -> Settings:
         return Settings.from_environment({"HOME": "/nonexistent", "PIP_CONFIG_FILE": os.devnull, **env})
 
-    assert wheelhouse.place(settings()) is None
-    assert wheelhouse.place(settings(IMAGEGEN_WHEELHOUSE="")) is None
+    assert place(settings()) is None
+    assert place(settings(IMAGEGEN_WHEELHOUSE="")) is None
     named = settings(IMAGEGEN_WHEELHOUSE="ghcr.io/team/wheels")
-    assert str(wheelhouse.place(named)) == "ghcr.io/team/wheels"
-    assert str(wheelhouse.place(named, "quay.io/a/b", "--to")) == "quay.io/a/b"
+    assert str(place(named)) == "ghcr.io/team/wheels"
+    assert str(place(named, "quay.io/a/b", "--to")) == "quay.io/a/b"
     wrong = (("ghcr.io/a:1", "--to"), ("", "--to"), ("UPPER/x y", None))
     for text, option in wrong:
         with raises("usage-no-repository") as caught:
-            wheelhouse.place(settings(IMAGEGEN_WHEELHOUSE=text), text if option else None, option or "")
+            place(settings(IMAGEGEN_WHEELHOUSE=text), text if option else None, option or "")
         assert caught.value.what.startswith(option or "IMAGEGEN_WHEELHOUSE")
         assert "registry.example.com/team/wheels" in str(caught.value)
 
@@ -263,5 +263,5 @@ def test_places() -> None:
 @given(st.text(max_size=80))
 def test_no_key_but_a_digest_becomes_a_tag(text: str) -> None:
     with raises("usage-invalid-value"):
-        wheelhouse.tag(text)
-    assert wheelhouse.tag(digest_of(text.encode("utf-8", "surrogatepass"))).startswith("sha256-")
+        tag(text)
+    assert tag(digest_of(text.encode("utf-8", "surrogatepass"))).startswith("sha256-")

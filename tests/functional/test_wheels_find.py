@@ -22,12 +22,12 @@ from imagegen.core.net import Client, UnreachableError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.lock.builds import BuiltWheel
-from imagegen.lock.make import candidates
 from imagegen.oci.registry import parse
 from imagegen.wheels.catalogue import Catalogue
 from imagegen.wheels.find import Candidate, Offer, WheelListing, WheelSources, find
 from imagegen.wheels.offers import WheelSource
-from imagegen.wheels.wheelhouse import RemoteWheelhouse
+from imagegen.wheels.remote_wheelhouse import RemoteWheelhouse
+from imagegen.wheels.search import candidate_places, index_listing
 from tests.support.built_wheels import built
 from tests.support.elf_files import make_elf
 from tests.support.http_server import Loopback
@@ -339,8 +339,8 @@ def test_a_machines_find_links_directories_are_places(store: Store, tmp_path: Pa
     }
     settings = Settings.from_environment(env)
     with Client(settings) as client:
-        index = candidates.index_listing("pypi", "demo", settings, client)
-        requested = candidates.candidate_places(Catalogue(), index, settings, store, client, Quiet())
+        index = index_listing("pypi", "demo", settings, client)
+        requested = candidate_places(Catalogue(), index, settings, store, client, Quiet())
         found = find(SOURCE, requested, clean)
     assert [(each.place, each.fits) for each in found] == [
         (WheelSource.WHEELHOUSE, False), (WheelSource.LINKS, True), (WheelSource.LINKS, False),
@@ -355,7 +355,7 @@ def test_the_teams_wheelhouse_is_asked_under_the_builds_key(store: Store, tmp_pa
     settings = Settings.from_environment(env)
     try:
         with Client(settings) as client:
-            requested = candidates.candidate_places(Catalogue(), None, settings, store, client, Quiet())
+            requested = candidate_places(Catalogue(), None, settings, store, client, Quiet())
             assert verdicts(find(SOURCE, requested, clean)) == [
                 ("wheelhouse", False), ("team wheelhouse", False), ("source build", True)
             ]  # fmt: skip
@@ -368,7 +368,7 @@ def test_the_teams_wheelhouse_is_asked_under_the_builds_key(store: Store, tmp_pa
     assert (found.place, found.filename, found.sha256) == (WheelSource.TEAM, wheel.filename, wheel.sha256)
     assert found.where == f"{registry.host}/team/wheels"
     with Client(settings, attempts=1) as client:
-        requested = candidates.candidate_places(Catalogue(), None, settings, store, client, Quiet())
+        requested = candidate_places(Catalogue(), None, settings, store, client, Quiet())
         gone = find(replace(SOURCE, key=wheel.key), requested, clean)[1]
     assert (gone.place, gone.fits) == (WheelSource.TEAM, False)
     assert gone.reason.startswith("cannot be reached: ")

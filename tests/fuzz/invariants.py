@@ -8,7 +8,7 @@ from pathlib import Path
 from imagegen.audit.readers.installation import InstalledFile, installation, site_packages, skeleton
 from imagegen.audit.readers.wheel import Wheel
 from imagegen.core.errors import WheelError
-from imagegen.core.types import PREFIX
+from imagegen.core.image_format import PREFIX
 from tests.fuzz.crooked import Crooked
 from tests.support.wheels import FILENAME
 

@@ -15,11 +15,11 @@ import pytest
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import BaseError
+from imagegen.core.image_format import EPOCH
 from imagegen.core.progress import Quiet
 from imagegen.core.sandbox import Sandbox
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
-from imagegen.core.types import EPOCH
 from imagegen.image import base
 from imagegen.image.base.build import sources_file
 from imagegen.lock.distributions import release

@@ -18,7 +18,7 @@ from imagegen.compat.models import Models
 from imagegen.core.config import Settings
 from imagegen.engine import Engine
 from imagegen.lock.model import Lock
-from imagegen.run import doctor
+from imagegen.run.doctor.container import examine_container
 from imagegen.spec.model import Cell, Declarations
 from tests.support.container_shell import Shell
 from tests.support.machines import Debian, committed
@@ -99,7 +99,7 @@ def test_a_driver_that_is_not_found_is_named(shell: Shell, mounted: list[str], v
     started = shell.docker("run", "-d", "--name", name, *options, shell.ref, "sleep", "60")
     try:
         assert started.returncode == 0, started.stderr
-        found = doctor.examine_container(shell.engine, name, Models(""))
+        found = examine_container(shell.engine, name, Models(""))
     finally:
         shell.docker("rm", "-f", name)
     (fault,) = (each for each in found.findings if each.check == "loader")

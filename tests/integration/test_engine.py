@@ -22,9 +22,10 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import ContainerError, EngineError, OutputLimitError, StoreError, WheelError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.engine import Engine, load
+from imagegen.engine import Engine, loopback
+from imagegen.engine import load as pulling
 from imagegen.engine.containers import LONGEST
-from imagegen.engine.load import Registry
+from imagegen.engine.loopback import Registry
 from tests.support.errors import raises
 from tests.support.image_parts import part_of
 from tests.support.machines import private_engine
@@ -116,7 +117,7 @@ def test_an_engine_that_cannot_reach_loopback_gets_an_archive(
     def out_of_reach(*_: object) -> Iterator[Registry]:
         yield Registry("127.0.0.1:1/imagegen/nobody")
 
-    monkeypatch.setattr(load, "serving", out_of_reach)
+    monkeypatch.setattr(loopback, "serving", out_of_reach)
     first, second = (tiny_image(store, busybox, {"n": content}) for content in (secrets.token_bytes(8), b"2"))
     engine.load(store, first, tag)
     said = Recorder()
@@ -135,7 +136,7 @@ def test_the_bottom_is_loaded_while_the_top_is_made(
     digest = tiny_image(store, busybox + secrets.token_bytes(8), {"n": secrets.token_bytes(8)})
     bottom, top = json.loads(store.read(digest))["layers"]
     pulls: list[list[str]] = []
-    plain = load.pulled
+    plain = pulling.pulled
 
     @contextmanager
     def counted(*arguments: Any) -> Iterator[str | None]:
@@ -148,8 +149,8 @@ def test_the_bottom_is_loaded_while_the_top_is_made(
                 name = stack.enter_context(plain(*arguments))
             yield name
 
-    monkeypatch.setattr(load, "pulled", counted)
-    monkeypatch.setattr(load, "pulled", counted)
+    monkeypatch.setattr(pulling, "pulled", counted)
+    monkeypatch.setattr(pulling, "pulled", counted)
     with engine.loading(store) as early:
         early.offer(part_of(store, digest, 1))
         while engine.image_digest(part_of(store, digest, 1).digest) is None:

@@ -27,7 +27,8 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError, LostEngineError
 from imagegen.core.progress import Progress, Quiet
 from imagegen.core.store import Store
-from imagegen.engine import Engine, connection
+from imagegen.engine import Engine
+from imagegen.engine import connection as opening
 from imagegen.lock import local_tags
 from imagegen.spec.model import Cell, Declarations
 from tests.support.docker_daemons import Daemon, at
@@ -158,7 +159,7 @@ def test_hung_while_loading(
     *,
     own_network: bool,
 ) -> None:
-    monkeypatch.setattr(connection, "_PULSE", 0.5)
+    monkeypatch.setattr(opening, "_PULSE", 0.5)
     with (
         Daemon(tmp_path / "d", programs, own_network=own_network) as daemon,
         Engine.connect(at(daemon, tmp_path)) as engine,

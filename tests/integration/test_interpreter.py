@@ -26,7 +26,7 @@ from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.engine import Engine
 from imagegen.image import base, inputs, layers
-from imagegen.lock.foundation import InterpreterArchive, LockedInterpreter
+from imagegen.lock.interpreter import InterpreterArchive, LockedInterpreter
 from imagegen.lock.model import Lock
 from tests.support.container_shell import Shell
 from tests.support.machines import Debian

@@ -19,12 +19,12 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image.inputs import fetch
 from imagegen.lock import contradictions, dumps, fetch_sources, read, sdist, write
-from imagegen.lock.make.candidates import LocalWheelSelector
 from imagegen.lock.make.options import LockOptions
 from imagegen.lock.make.stages import LockRequest, lock_cell
 from imagegen.lock.model import Lock, LockedFile, LockedWheel
 from imagegen.spec.model import Cell, Requirement
 from imagegen.wheels.catalogue import Catalogue
+from imagegen.wheels.selector import LocalWheelSelector
 from tests.support.interpreters import LOCKED
 from tests.support.machines import Debian
 

@@ -20,7 +20,8 @@ from imagegen import lock
 from imagegen.cli import lock_command, nightly_command
 from imagegen.cli.app import App
 from imagegen.image import base
-from imagegen.run import smoke
+from imagegen.run.smoke import report as smoke
+from imagegen.run.smoke import runner as smoke_checks
 from imagegen.trust.project import FILE
 from tests.support.docker_registry import PASSWORD, USER, login, serving
 from tests.support.machines import Debian
@@ -159,7 +160,7 @@ def week(debian: Debian, docker_registry: Path, tmp_path: Path, monkeypatch: pyt
                 digest, CELL, (smoke.CheckResult("imports", "pass" if week.passes else "fail", 0.1),)
             )
 
-        monkeypatch.setattr(smoke, "run", checked)
+        monkeypatch.setattr(smoke_checks, "run", checked)
         yield week
         way.close()
 

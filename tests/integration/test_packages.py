@@ -15,9 +15,9 @@ from imagegen import lock
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, FetchError
+from imagegen.core.image_format import EPOCH
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.core.types import EPOCH
 from imagegen.engine import Engine
 from imagegen.image import base
 from imagegen.lock.foundation import LockedPackages

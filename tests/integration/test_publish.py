@@ -32,8 +32,8 @@ from imagegen.oci.registry import PushTarget, Repository, parse
 from imagegen.oci.registry.credentials import credentials_for
 from imagegen.oci.registry.reference import endpoint, engine_name
 from imagegen.publish.tag_moves import TagMove
-from imagegen.run.smoke import CheckResult, SmokeReport
-from imagegen.run.smoke_reports import SmokeRequirement, passed_report, save_passed_report
+from imagegen.run.smoke.passed import SmokeRequirement, passed_report, save_passed_report
+from imagegen.run.smoke.report import CheckResult, SmokeReport
 from imagegen.trust.attach import gather
 from imagegen.trust.documents import PROVENANCE
 from imagegen.trust.project import Project

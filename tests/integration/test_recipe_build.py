@@ -30,7 +30,7 @@ from imagegen.image.layers import environment
 from imagegen.image.layers import plan as support
 from imagegen.image.layers.image import labels
 from imagegen.lock.model import Lock
-from imagegen.run import smoke
+from imagegen.run.smoke import runner as smoke_checks
 from imagegen.spec.model import EnvVar
 from tests.support.docker_daemons import paste
 from tests.support.machines import Built, Place, private_engine, relocked, write_plain
@@ -90,7 +90,7 @@ def test_the_printed_command_makes_an_image_that_passes(
     paste(line, {**shell, "SSL_CERT_FILE": str(bundle)}, own.root)
     there = b'PRETTY_NAME="Debian'  # so that a search which finds nothing has searched
     assert traces_in(engine, tag, [*authority.traces, there]) == {there}
-    report = smoke.run(engine, tag, built.lock, built.declared, require_gpu=False, progress=Quiet())
+    report = smoke_checks.run(engine, tag, built.lock, built.declared, require_gpu=False, progress=Quiet())
     assert report.passed, [(result.check, result.reason, result.log) for result in report.results if result.failed]
 
     mounted = [word for path in ("/dev", "/proc", "/sys") for word in ("-path", path, "-prune", "-o")]

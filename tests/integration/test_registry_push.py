@@ -20,8 +20,8 @@ from imagegen.core.store import Store
 from imagegen.lock.builds import BuiltWheel
 from imagegen.oci.documents import Descriptor, Platform, digest_of
 from imagegen.oci.registry import PushTarget, Repository, parse, resolve, upload
-from imagegen.wheels import wheelhouse
-from imagegen.wheels.wheelhouse import RemoteWheelhouse
+from imagegen.wheels.remote_wheelhouse import RemoteWheelhouse
+from imagegen.wheels.wheelhouse import known
 from tests.support.docker_registry import Hub, login, serving
 from tests.support.registry_server import CONFIG, LAYER, MANIFEST
 
@@ -185,7 +185,7 @@ def test_the_team_s_wheelhouse(hub: Hub, tmp_path: Path) -> None:
         assert team.has(key)
         assert team.fetch(key, there, Quiet(), required=("demo", "1.0")) == wheel
         assert team.lookup(digest_of(b"another key")) is None
-    assert wheelhouse.known(Store(there.root), key) == wheel
+    assert known(Store(there.root), key) == wheel
 
 
 def test_who_may_not_write(hub: Hub, docker_registry: Path, tmp_path: Path) -> None:

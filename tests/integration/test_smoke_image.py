@@ -10,8 +10,9 @@ import pytest
 
 from imagegen.core.progress import Quiet
 from imagegen.engine import Engine
-from imagegen.run import numerics, smoke
-from imagegen.run.smoke import ROOT, files, spec
+from imagegen.run import numerics
+from imagegen.run.smoke import runner as smoke_checks
+from imagegen.run.smoke.runner import ROOT, files, spec
 from imagegen.spec.model import Declarations
 from tests.support.machines import Built, Place
 from tests.support.smoke_programs import PROGRAMS, judge
@@ -42,7 +43,7 @@ def test_the_image_passes_but_for_the_gpu_that_is_required(report: dict[str, Any
 
 
 def test_gpu_checks_are_skipped_by_name(engine: Engine, cpu_grpo: Built) -> None:
-    found = smoke.run(
+    found = smoke_checks.run(
         engine, cpu_grpo.ref, cpu_grpo.lock, cpu_grpo.declared, require_gpu=False, progress=Quiet(),
         only=tuple(GPU_CHECKS),
     )  # fmt: skip
@@ -53,7 +54,7 @@ def test_gpu_checks_are_skipped_by_name(engine: Engine, cpu_grpo: Built) -> None
 
 def numerical(engine: Engine, built: Built) -> Any:
     """Run the numerics checks, and return the details of the one that needs no GPU."""
-    found = smoke.run(
+    found = smoke_checks.run(
         engine, built.ref, built.lock, built.declared, require_gpu=False, progress=Quiet(), only=numerics.CHECKS
     )
     assert [each.status for each in found.results] == ["pass", "skip"]
@@ -77,7 +78,7 @@ def test_numerics_are_equal_in_another_container(engine: Engine, cpu_grpo: Built
 
 @pytest.mark.slow
 def test_an_image_without_transformers_trains_a_model_of_torch(engine: Engine, sb3_maskable: Built) -> None:
-    found = smoke.run(
+    found = smoke_checks.run(
         engine, sb3_maskable.ref, sb3_maskable.lock, sb3_maskable.declared, require_gpu=False, progress=Quiet(),
         only=("grpo", "sb3"),
     )  # fmt: skip
@@ -91,7 +92,7 @@ def test_an_image_that_is_not_its_lock_fails(engine: Engine, cpu_grpo: Built) ->
     wheels = tuple(replace(wheel, version="0.1") if wheel is numpy else wheel for wheel in wheels)
     other = replace(cpu_grpo.lock, wheels=wheels, axes={**cpu_grpo.lock.axes, "python": "3.12"})
     declared = Declarations({"numpy": ("numpy", "no_such_module")})
-    report = smoke.run(engine, cpu_grpo.ref, other, declared, require_gpu=False, progress=Quiet())
+    report = smoke_checks.run(engine, cpu_grpo.ref, other, declared, require_gpu=False, progress=Quiet())
     results = {result.check: result for result in report.results}
     assert "numpy: import no_such_module: ModuleNotFoundError" in results["imports"].reason
     assert results["pip-check"].status == "pass"

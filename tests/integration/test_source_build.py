@@ -31,9 +31,10 @@ from imagegen.oci.documents import ImageConfig, LayerDescriptor, RemoteImage
 from imagegen.spec.foundation import Base
 from imagegen.spec.model import Cell
 from imagegen.spec.recipe import Cost, Recipe, SdistFile
-from imagegen.wheels import wheelhouse
-from imagegen.wheels.builds.compile import ensure_wheels, require_wheels
-from imagegen.wheels.builds.environment import BuildEnvironment, probe
+from imagegen.wheels.builds.capacity import probe
+from imagegen.wheels.builds.ensure import ensure_wheels, require_wheels
+from imagegen.wheels.builds.environment import BuildEnvironment
+from imagegen.wheels.wheelhouse import known
 from tests.support.docker_daemons import Daemon, paste
 from tests.support.errors import raises
 from tests.support.interpreters import LOCKED
@@ -203,7 +204,7 @@ def test_a_wheel_is_compiled_kept_and_imported(
     (build,) = locked.builds
     whole = compiled(locked, engine, settings, store)
     assert lock.inputs_hash(whole) == lock.inputs_hash(locked)
-    kept = wheelhouse.known(store, build.key)
+    kept = known(store, build.key)
     assert kept is not None
     assert kept.filename == "tiny_ext-1.0-cp311-cp311-linux_x86_64.whl"
     assert kept.record["units"] == 2
@@ -363,13 +364,13 @@ def test_a_remote_builder_gives_the_same_wheel_by_a_plan_for_its_own_machine(
     settings = replace(settings, mirror=str(store.root))
     locked = locked_on(with_compilers, store)
     compiled(locked, engine, settings, store, cost=COST)
-    here = wheelhouse.known(store, locked.builds[0].key)
+    here = known(store, locked.builds[0].key)
     assert here
 
     remote.daemon.limit(MEMORY)
     builder, other = user.create("far", remote, remote.authority), Store(tmp_path / "other")
     compiled(locked, user.engine, settings, other, builder=builder, cost=COST)
-    there = wheelhouse.known(other, locked.builds[0].key)
+    there = known(other, locked.builds[0].key)
     assert there
     assert other.read(f"sha256:{there.sha256}") == store.read(f"sha256:{here.sha256}")
     assert here.record["planned"]["warning"] is None, "this machine has the memory"
@@ -395,7 +396,7 @@ def test_a_remote_builder_that_refuses_the_certificate_is_named(
         compiled(locked, user.engine, settings, store, builder=builder)
     assert str(tmp_path / "stranger" / "client.pem") in str(caught.value.why)
     assert "cert=" in str(caught.value.fix)
-    assert wheelhouse.known(store, locked.builds[0].key) is None
+    assert known(store, locked.builds[0].key) is None
     assert list(store.scratch.iterdir()) == []
 
 
@@ -428,12 +429,12 @@ def test_a_remote_builder_that_is_killed_is_named_and_the_next_build_goes_on(
     builder = user.create("far", remote, remote.authority)
     with raises("source-build-connection-lost"):
         compiled(locked, user.engine, settings, store, builder=builder, progress=Killing(remote.daemon))
-    assert wheelhouse.known(store, locked.builds[0].key) is None
+    assert known(store, locked.builds[0].key) is None
     assert list(store.scratch.iterdir()) == []
 
     remote.daemon.start()
     compiled(locked, user.engine, settings, store, builder=builder)
-    wheel = wheelhouse.known(store, locked.builds[0].key)
+    wheel = known(store, locked.builds[0].key)
     assert wheel
     log = store.read(wheel.record["log"]).decode().splitlines()
     # The compilers outlive the daemon until their worker reports the next unit; the second build waits for them.

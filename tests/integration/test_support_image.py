@@ -20,7 +20,7 @@ from imagegen.core.errors import EngineError
 from imagegen.core.store import Store
 from imagegen.engine import Engine
 from imagegen.lock.model import Lock, LockedWheel
-from imagegen.run import doctor
+from imagegen.run.doctor.container import examine_container
 from imagegen.spec.model import Cell, Declarations
 from tests.support.container_shell import Shell
 from tests.support.machines import Debian, committed
@@ -257,7 +257,7 @@ def test_the_doctor_looks_into_a_container_and_leaves_it_running(
     command = "sh -c 'echo Expandable segments are not compatible with memory pool.; exec sleep 60'"
     name = started(shell.ref, "-e", "WORLD_SIZE=", "-u", "12345:0", command)
     wait_for(lambda: "memory pool" in shell.docker("logs", name).stdout)
-    found = doctor.examine_container(engine, name, Models(""))
+    found = examine_container(engine, name, Models(""))
     assert found.cell == "small-cpu-py311"
     assert {(each.check, each.severity) for each in found.findings} == {
         ("empty", "warning"),
@@ -271,11 +271,11 @@ def test_the_doctor_looks_into_a_container_and_leaves_it_running(
 def test_the_doctor_says_how_a_container_ended(shell: Shell, started: Callable[..., str], engine: Engine) -> None:
     name = started(shell.ref, "python -c 'import ctypes; ctypes.string_at(0)'")
     shell.docker("wait", name)
-    found = doctor.examine_container(engine, name, Models(""))
+    found = examine_container(engine, name, Models(""))
     assert not found.passed
     assert "killed by SIGSEGV (exit code 139)" in found.text()
     with pytest.raises(EngineError, match="no container called no-such"):
-        doctor.examine_container(engine, "no-such", Models(""))
+        examine_container(engine, "no-such", Models(""))
 
 
 def test_a_container_of_another_image_is_looked_at_from_outside(
@@ -284,7 +284,7 @@ def test_a_container_of_another_image_is_looked_at_from_outside(
     store, tag = Store(tmp_path / "store"), f"imagegen-test-{secrets.token_hex(4)}:1"
     engine.load(store, tiny_image(store, busybox, {"empty": b""}), tag)
     try:
-        found = doctor.examine_container(engine, started(tag, "sleep 60"), Models(""))
+        found = examine_container(engine, started(tag, "sleep 60"), Models(""))
         assert (found.cell, found.passed, [row.name for row in found.rows]) == (None, True, ["ending", "log"])
         assert found.rows[0].status == "note"  # nothing in the image could examine it
     finally:

@@ -11,8 +11,8 @@ import pytest
 
 from imagegen.core.progress import Quiet
 from imagegen.engine import Engine
-from imagegen.run import smoke
-from imagegen.run.smoke import ROOT, SmokeReport, files, spec
+from imagegen.run.smoke.report import SmokeReport
+from imagegen.run.smoke.runner import ROOT, files, run, spec
 from tests.support.container_shell import Shell
 from tests.support.machines import Built, Place, built_in
 from tests.support.smoke_programs import PROGRAMS, judge
@@ -30,7 +30,7 @@ def image(request: pytest.FixtureRequest, machine: Place, shared: Path, engine: 
 
 @pytest.fixture(scope="module")
 def report(image: Built, engine: Engine) -> SmokeReport:
-    return smoke.run(engine, image.ref, image.lock, image.declared, require_gpu=False, progress=Quiet())
+    return run(engine, image.ref, image.lock, image.declared, require_gpu=False, progress=Quiet())
 
 
 def test_it_is_the_recorded_image(image: Built) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from imagegen.compat.models import Models
 from imagegen.engine import Engine
-from imagegen.run import doctor_messages
+from imagegen.run.doctor import messages as doctor_messages
 from tests.support.container_shell import Shell
 from tests.support.machines import Built
 

@@ -14,15 +14,15 @@ import pytest
 
 from imagegen.audit.readers import loose_wheels
 from imagegen.core.config import Settings
+from imagegen.core.gpu import Gpu
 from imagegen.core.net import Client
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.core.types import Gpu
 from imagegen.core.wheel_target import WheelTarget
-from imagegen.lock.make import candidates
 from imagegen.wheels.catalogue import Catalogue, KnownFile
 from imagegen.wheels.find import Candidate, Offer, WheelRequirement, find
 from imagegen.wheels.offers import WheelSource
+from imagegen.wheels.search import candidate_places, index_listing
 from tests.support.http_server import Loopback
 from tests.support.required_wheels import choice
 
@@ -46,8 +46,8 @@ def ask(need: WheelRequirement, store: Store, offers: Sequence[Offer] = ()) -> t
     settings = Settings.from_environment(dict(os.environ))
     known = Catalogue(files=tuple(KnownFile(need.package, need.version, each, "tests") for each in offers))
     with Client(settings) as client:
-        index = None if offers else candidates.index_listing("pypi", need.package, settings, client)
-        places = replace(candidates.candidate_places(known, index, settings, store, client, Quiet()), links=())
+        index = None if offers else index_listing("pypi", need.package, settings, client)
+        places = replace(candidate_places(known, index, settings, store, client, Quiet()), links=())
         return find(need, places, partial(loose_wheels.audit_wheel, gpus=HOPPER, torch=need.torch))
 
 

@@ -29,17 +29,19 @@ from imagegen.image.inventory import subjects
 from imagegen.image.layers import gzip_layers, layer, plan, scan, sources
 from imagegen.image.layers.assemble import _memory_key, record_contradictions, recorded_image
 from imagegen.image.layers.image import base_image, description
-from imagegen.lock import builds, dumps, dumps_attached, inputs_hash, local_tags, sdist
+from imagegen.lock import builds as build_keys
+from imagegen.lock import dumps, dumps_attached, inputs_hash, local_tags, sdist
 from imagegen.lock.file import contents_hash
-from imagegen.lock.foundation import interpreter_key
+from imagegen.lock.interpreter import interpreter_key
 from imagegen.lock.model import Lock, LockedBuild, LockedWheel
 from imagegen.publish import tags
-from imagegen.run import numerics, smoke_reports
+from imagegen.run import numerics
+from imagegen.run.smoke import passed as smoke_reports
 from imagegen.spec.model import Cell, Declarations
 from imagegen.trust.licences import KnownLicences
 from imagegen.trust.sbom import sbom
-from imagegen.wheels import wheelhouse
-from imagegen.wheels.builds import environment as build_environment
+from imagegen.wheels.builds.costs import _key
+from imagegen.wheels.remote_wheelhouse import tag
 
 _SHORT = 32  # characters of a value or digest in a line
 _CODEC = "a codec"
@@ -158,12 +160,12 @@ def _wheel_keys(lock: Lock) -> dict[str, list[str]]:
 def _build_keys(lock: Lock) -> dict[str, list[str]]:
     locked = [(each.lock, build) for each in lock.environments for build in each.lock.builds]
     return {
-        "builder": [builds.builder()] if locked else [],
+        "builder": [build_keys.builder()] if locked else [],
         "builds": [build.key for _, build in locked],
-        "builds computed": [builds.key_of(build, own) for own, build in locked],
+        "builds computed": [build_keys.key_of(build, own) for own, build in locked],
         "build caches": [dockerfile.cache_of(build) for _, build in locked],
-        "build tags": [wheelhouse.tag(build.key) for _, build in locked],
-        "build costs": [build_environment._key(build) for _, build in locked],
+        "build tags": [tag(build.key) for _, build in locked],
+        "build costs": [_key(build) for _, build in locked],
         "build archives of commits": [_archive_key(build) for _, build in locked if build.git],
         "build toolchains": [
             line for each in lock.environments if each.lock.builds for line in _toolchain_lines(each.lock)

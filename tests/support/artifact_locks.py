@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from imagegen.core.types import Submodule
+from imagegen.core.git.submodule import Submodule
 from imagegen.lock.builds import keyed
 from imagegen.lock.model import (
     GIT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from imagegen.core.types import PREFIX
+from imagegen.core.image_format import PREFIX
 from imagegen.lock.environments import combine
 from imagegen.lock.model import Lock, LockedEnvironment
 from imagegen.spec.prefix import VENVS

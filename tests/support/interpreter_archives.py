@@ -7,7 +7,7 @@ import io
 import tarfile
 
 from imagegen.core.store import Store
-from imagegen.lock.foundation import InterpreterArchive
+from imagegen.lock.interpreter import InterpreterArchive
 
 DATA = "lib/python3.12/_sysconfigdata__linux_x86_64-linux-gnu.py"
 

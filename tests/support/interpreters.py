@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from imagegen.lock.foundation import InterpreterArchive, LockedInterpreter
+from imagegen.lock.interpreter import InterpreterArchive, LockedInterpreter
 from imagegen.spec.foundation import Interpreter
 
 DEBIAN = Interpreter("debian12-3.11", "3.11", "/usr/bin/python3.11", ("debian12",))

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+from imagegen.core.gpu import Gpu
 from imagegen.core.store import Store
-from imagegen.core.types import Gpu
 from imagegen.lock.model import Lock, LockedBase, LockedFile, LockedWheel
 from imagegen.spec.model import Cell, Declarations
 from tests.support.interpreters import LOCKED

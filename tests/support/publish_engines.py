@@ -9,7 +9,7 @@ from typing import cast
 
 from imagegen.core.progress import Progress
 from imagegen.core.store import Store
-from imagegen.run import smoke
+from imagegen.run.smoke import report as smoke
 from imagegen.spec.model import Cell, Declarations
 
 AXES = {"platform": "linux/amd64", "python": "3.11", "cuda": "cpu"}

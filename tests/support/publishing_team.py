@@ -26,7 +26,7 @@ from imagegen.image.layers import layer
 from imagegen.image.layers.sources import previously_built_layers
 from imagegen.lock.model import Lock, LockedBase, LockedFile, LockedWheel
 from imagegen.oci.documents import LayerDescriptor
-from imagegen.run import smoke
+from imagegen.run.smoke import runner as smoke_checks
 from imagegen.spec.model import Cell, Declarations
 from imagegen.trust.attach import gather
 from imagegen.trust.project import FILE
@@ -55,7 +55,7 @@ def stand_in_engines(monkeypatch: pytest.MonkeyPatch) -> Engines:
     """Let stand-ins take the place of engines, and of smoke checks."""
     engines = Engines()
     monkeypatch.setattr("imagegen.app.publish.Engine", engines)
-    monkeypatch.setattr(smoke, "run", engines.run)
+    monkeypatch.setattr(smoke_checks, "run", engines.run)
     return engines
 
 

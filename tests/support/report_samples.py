@@ -15,10 +15,10 @@ from imagegen.app.unlocked import UnlockedCell
 from imagegen.audit.model import Finding, Severity
 from imagegen.audit.report import AuditReport
 from imagegen.compat.rule import Rule
-from imagegen.core.types import Gpu
+from imagegen.core.gpu import Gpu
 from imagegen.image.layers import Size
 from imagegen.lock.model import LockedGpus, Record, RecordedLayer
-from imagegen.run.smoke import CheckResult, SmokeReport
+from imagegen.run.smoke.report import CheckResult, SmokeReport
 from imagegen.spec.model import Cell
 from tests.support.matrix_samples import SMALL, load
 from tests.support.tiny_lock import LOCK

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from imagegen.audit import catalogue, gpu
 from imagegen.audit.model import CodeGroup, Elf, File, Finding, Package, Severity, Subject
-from imagegen.core.types import Gpu
+from imagegen.core.gpu import Gpu
 from tests.support.gpu_targets import TARGETS, targets
 from tests.support.matrix_samples import shipped_matrix
 

@@ -9,7 +9,7 @@ import pytest
 from imagegen.audit.model import CodeTarget
 from imagegen.audit.readers import loose_wheels
 from imagegen.core.errors import WheelError
-from imagegen.core.types import Gpu
+from imagegen.core.gpu import Gpu
 from tests.support.elf_files import make_elf, make_fatbin
 from tests.support.errors import raises
 from tests.support.wheels import make_wheel

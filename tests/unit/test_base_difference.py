@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import BaseError
+from imagegen.core.image_format import EPOCH
 from imagegen.core.layer_tar import Allowance
 from imagegen.core.store import Store
-from imagegen.core.types import EPOCH
 from imagegen.image.base import normalise
 from imagegen.image.base.image import unpack
 from imagegen.image.base.normalise import snapshot, write_difference

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import BaseError
-from imagegen.core.types import EPOCH
+from imagegen.core.image_format import EPOCH
 from imagegen.image.base.normalise import dpkg_configuration, normalise, read
 from tests.support.errors import raises
 

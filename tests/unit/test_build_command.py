@@ -22,9 +22,10 @@ from imagegen.core.errors import LockError
 from imagegen.engine import Engine
 from imagegen.lock import read
 from imagegen.lock.model import Lock
-from imagegen.run import smoke
-from imagegen.run.smoke import CheckResult, SmokeReport, parts
-from imagegen.run.smoke_reports import SmokeRequirement, find_saved
+from imagegen.run.smoke import runner as smoke_checks
+from imagegen.run.smoke.passed import SmokeRequirement, find_saved
+from imagegen.run.smoke.report import CheckResult, SmokeReport
+from imagegen.run.smoke.runner import parts
 from imagegen.spec.model import Cell, ConfigField, Declarations
 from tests.support.environment import environment
 from tests.support.errors import raises
@@ -55,7 +56,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
         return SmokeReport(IMAGE, LOCK.cell, tuple(CheckResult(each.name, "pass", 0.1) for each in checks))
 
     monkeypatch.setattr(Engine, "connect", connect)
-    monkeypatch.setattr("imagegen.run.smoke.run", run)
+    monkeypatch.setattr("imagegen.run.smoke.runner.run", run)
     monkeypatch.setattr("imagegen.app.assemble.ensure_wheels", lambda _, __, lock, **___: lock)
     monkeypatch.setattr("imagegen.app.assemble.audit_before_image", lambda *_: None)
     monkeypatch.setattr("imagegen.image.layers.built_digest", lambda *_: IMAGE)
@@ -88,8 +89,8 @@ def test_a_build_that_passed_proves_its_image_to_publish(app: App) -> None:
 def test_checks_that_passed_in_this_engine_do_not_run_again(
     app: App, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("imagegen.run.smoke.nvidia_devices", list)
-    checks, runs, good = smoke.run, [], ["pass"]
+    monkeypatch.setattr("imagegen.run.smoke.report.nvidia_devices", list)
+    checks, runs, good = smoke_checks.run, [], ["pass"]
 
     def run(*_: Any, **options: Any) -> SmokeReport:
         runs.append(options["require_gpu"])
@@ -102,7 +103,7 @@ def test_checks_that_passed_in_this_engine_do_not_run_again(
         printed.append(build(app, *more) + capfd.readouterr().err)
         return len(runs)
 
-    monkeypatch.setattr("imagegen.run.smoke.run", run)
+    monkeypatch.setattr("imagegen.run.smoke.runner.run", run)
     assert ran() == 1
     assert ran() == 1
     assert [bool(re.search(r"tested \d+ s ago; --retest", text)) for text in printed] == [False, True]
@@ -115,7 +116,7 @@ def test_checks_that_passed_in_this_engine_do_not_run_again(
             assert ran() == before + 1, name
             assert ran() == before + 1, name
     with monkeypatch.context() as patch:
-        patch.setattr("imagegen.run.smoke.nvidia_devices", lambda: ["nvidia0"])
+        patch.setattr("imagegen.run.smoke.report.nvidia_devices", lambda: ["nvidia0"])
         before = len(runs)
         assert ran() == before + 1
     with monkeypatch.context() as patch:  # a failure is not kept

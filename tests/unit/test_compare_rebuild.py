@@ -19,9 +19,9 @@ from imagegen.compare.layer_entries import entries, first_difference
 from imagegen.compare.rebuild import Comparison, Level, compare, rebuild_image
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
+from imagegen.core.image_format import EPOCH
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.core.types import EPOCH
 from imagegen.image import layers
 from imagegen.image.layers.layer import Layer
 from imagegen.image.layers.plan import LAYER_FORMAT

@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from imagegen.compat import Fact, Facts, minimum_version
 from imagegen.compat.rule import Rule
-from imagegen.core.types import Gpu
+from imagegen.core.gpu import Gpu
 
 # CUDA Compatibility, "Minor Version Compatibility": the floors of the major versions.
 MAJORS = {">=13": ">=580", ">=12,<13": ">=525"}

@@ -13,7 +13,7 @@ from imagegen.compat import PlatformChoices, explain, judge, suggest
 from imagegen.compat.knowledge import Knowledge
 from imagegen.compat.question import Question
 from imagegen.compat.rule import Override, Rule
-from imagegen.core.types import Gpu
+from imagegen.core.gpu import Gpu
 from imagegen.spec.cell_facts import cell_answers, facts_of_cell
 from imagegen.spec.foundation import Base
 from imagegen.spec.model import Cell, Component, EnvVar, GitSource, Requirement, Sdist

@@ -17,7 +17,7 @@ from imagegen.compat.evaluate import evaluate, implied_literals
 from imagegen.compat.facts import on_each_gpu
 from imagegen.compat.rule import Rule
 from imagegen.compat.verdict import WORST_FIRST, Conflict, kind_of
-from imagegen.core.types import Gpu
+from imagegen.core.gpu import Gpu
 from imagegen.spec.cell_facts import facts_of_cell, nearest_cell
 from tests.support.errors import raises
 from tests.support.matrix_samples import RULE, SMALL, load

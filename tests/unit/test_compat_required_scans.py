@@ -19,7 +19,7 @@ from imagegen.compat import (
 )
 from imagegen.compat.knowledge import Knowledge
 from imagegen.compat.wheel_scans import WheelVerdict
-from imagegen.core.types import Gpu
+from imagegen.core.gpu import Gpu
 from tests.support.package_metadata import package, question
 from tests.support.wheel_scans import scan, scans
 

@@ -27,7 +27,7 @@ from imagegen.compat.knowledge import Knowledge
 from imagegen.compat.problem import Problem
 from imagegen.compat.rule import Rule
 from imagegen.compat.statements import Releases
-from imagegen.core.types import Gpu
+from imagegen.core.gpu import Gpu
 from tests.support.package_metadata import library, package, question, rule, with_facts
 
 FIELD = library(

@@ -10,8 +10,9 @@ from imagegen import spec as matrix
 from imagegen.compat.models import Models
 from imagegen.compat.rule import Rule
 from imagegen.core.data import shipped
-from imagegen.run import doctor_log, doctor_messages
-from imagegen.run.doctor import examine_log
+from imagegen.run.doctor import log as doctor_log
+from imagegen.run.doctor import symbols
+from imagegen.run.doctor.container import examine_log
 
 MODELS = Models("")
 KERNEL = "RuntimeError: CUDA error: no kernel image is available for execution on the device\n"
@@ -26,7 +27,7 @@ def rules() -> tuple[Rule, ...]:
 @pytest.fixture(autouse=True)
 def _mangled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Demangling takes a process, which unit tests may not start."""
-    monkeypatch.setattr(doctor_messages, "demangle", str)
+    monkeypatch.setattr(symbols, "demangle", str)
 
 
 def traceback(exception: str, prefix: str = "") -> str:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from imagegen.audit.torch_exports import ExportIndex
 from imagegen.compat.models import Models
-from imagegen.run import doctor_messages
-from imagegen.run.doctor import examine_log
-from imagegen.run.doctor_messages import explain_symbols
+from imagegen.run.doctor import symbols
+from imagegen.run.doctor.container import examine_log
+from imagegen.run.doctor.symbols import explain_symbols
 from tests.support.timing import within
 
 GONE, NEVER = "_ZN3c104cuda4goneEv", "_ZN3c105neverEv"
@@ -24,7 +24,7 @@ IMPORT = "ImportError: /opt/venv/flash_attn_2_cuda.so: undefined symbol: "
 def _mangled() -> Iterator[None]:
     """Demangling takes a process, which unit tests may not start."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(doctor_messages, "demangle", str)
+        patch.setattr(symbols, "demangle", str)
         yield
 
 

@@ -10,7 +10,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.core.types import EPOCH
+from imagegen.core.image_format import EPOCH
 from imagegen.image.layers.codec import FRAME, LayerSink
 from imagegen.image.layers.tar import TarWriter
 from imagegen.oci.documents import digest_of

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import BuildError
-from imagegen.core.types import Submodule
+from imagegen.core.git.submodule import Submodule
 from imagegen.image.inputs import contents
 from imagegen.lock import dumps, inputs_hash, with_built_wheels
 from imagegen.lock.builds import BUILDER, BuiltWheel, builder, compiler, key_of, keyed
+from imagegen.lock.components import closure
 from imagegen.lock.facts import facts_of_lock
 from imagegen.lock.file import LockErrors, loads
 from imagegen.lock.model import (
@@ -29,7 +30,6 @@ from imagegen.lock.model import (
     LockedPatch,
     LockedWheel,
 )
-from imagegen.lock.recipes import closure
 from tests.support.errors import raises
 from tests.support.interpreters import ARCHIVE, LOCKED
 from tests.support.lock_samples import LOCK, A, B, C, deb, hashes, names, sizes, texts, versions, wheel

@@ -20,17 +20,17 @@ from imagegen.cli.wheels_find import _parse_component
 from imagegen.compare.difference import goes_back
 from imagegen.core import types
 from imagegen.core.errors import MatrixErrors, UsageError, WheelError
-from imagegen.core.net import package_index
+from imagegen.core.net import package_index, wheel_metadata
 from imagegen.core.net.page import Page
 from imagegen.core.net.status import size_of
 from imagegen.index_metadata import releases as harvested
-from imagegen.index_metadata import wheel_metadata
-from imagegen.lock import distributions as debversion
 from imagegen.lock import find_links, resolution_inputs
+from imagegen.lock.debian_versions import version_key
 from imagegen.lock.sdist import _check
-from imagegen.lock.tables import parse_release
+from imagegen.lock.wheels import parse_release
 from imagegen.spec import recipe_file
-from imagegen.wheels import naming, wheelhouse
+from imagegen.wheels import naming
+from imagegen.wheels.remote_wheelhouse import _called
 from tests.support.matrix_samples import SMALL, load
 from tests.support.wheels import FILENAME, make_wheel
 from tools.harvest import torch_exports
@@ -108,7 +108,7 @@ def test_what_is_asked_for_or_harvested_is_refused(ask: Callable[[], object], er
         (lambda: _is_of(SDIST, "demo"), False),
         (lambda: recipe_file._is_of(SDIST, "demo", "1"), False),
         (lambda: naming.read(WHEEL), None),
-        (lambda: wheelhouse._called("demo-1-py3-none-any.whl", "demo", DIGITS), False),
+        (lambda: _called("demo-1-py3-none-any.whl", "demo", DIGITS), False),
         (lambda: goes_back("1", DIGITS), False),
         (lambda: _within(DIGITS, ">=1"), False),
         (lambda: size_of(DIGITS), None),
@@ -116,7 +116,7 @@ def test_what_is_asked_for_or_harvested_is_refused(ask: Callable[[], object], er
         (lambda: catalogue.cuda_major(f"libcudart.so.{DIGITS}"), None),
         (lambda: catalogue.oldest_releases([f"GLIBC_2.{DIGITS}"]), None),
         (lambda: min([f"GLIBC_2.{DIGITS}", "GLIBC_2.4"], key=_by_number), "GLIBC_2.4"),
-        (lambda: debversion.version_key(f"{DIGITS}:1") > debversion.version_key(f"{DIGITS[1:]}:1"), True),
+        (lambda: version_key(f"{DIGITS}:1") > version_key(f"{DIGITS[1:]}:1"), True),
     ],
 )
 def test_what_others_list_is_skipped(ask: Callable[[], object], answer: object) -> None:

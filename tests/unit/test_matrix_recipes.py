@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from imagegen import spec as matrix
 from imagegen.core.data import shipped
 from imagegen.core.errors import MatrixErrors
-from imagegen.core.types import Submodule
+from imagegen.core.git.submodule import Submodule
 from imagegen.spec.model import EnvVar
 from imagegen.spec.recipe import Architectures, Commit, Cost, LocalSource, Patch, SdistFile
 from tests.support.matrix_samples import SMALL, shipped_matrix_and_recipes

@@ -15,7 +15,7 @@ from imagegen.app import missing_sources
 from imagegen.core.config import Settings
 from imagegen.core.data import shipped
 from imagegen.core.store import Store
-from imagegen.lock.foundation import InterpreterArchive, LockedInterpreter
+from imagegen.lock.interpreter import InterpreterArchive, LockedInterpreter
 from imagegen.lock.model import URL, Lock, LockedFile
 from imagegen.spec.model import Cell
 from imagegen.wheels import catalogue

@@ -18,8 +18,9 @@ from imagegen.cli import numerics_tables
 from imagegen.cli.output import print_lines
 from imagegen.compare import numerics as comparison
 from imagegen.core.store import Store
-from imagegen.run import numerics, smoke
+from imagegen.run import numerics
 from imagegen.run.numerics import Fingerprint, NumericResult
+from imagegen.run.smoke import report as smoke
 
 CUDNN = ("attention", "sdpa cudnn_attention", "bfloat16")
 SAMPLE = st.none() | st.floats(-1e6, 1e6)

@@ -14,7 +14,7 @@ from imagegen.audit import catalogue
 from imagegen.compat.package_data import package_data
 from imagegen.lock import distributions
 from imagegen.projects import names
-from imagegen.run.doctor_messages import KNOWN
+from imagegen.run.doctor.messages import KNOWN
 from imagegen.trust import licences
 from tests.support.code_patterns import Pattern, collect
 from tests.support.patterns import Automaton
@@ -57,7 +57,7 @@ def _elsewhere() -> dict[tuple[str, str], list[str]]:
         ("imagegen/compat/demands.py", "entries[0]['library']"): [
             entry["library"] for entry in package_data()["library-for-each-cuda"]
         ],
-        ("imagegen/run/doctor_messages.py", "message.sign"): [message.sign for message in KNOWN],
+        ("imagegen/run/doctor/messages.py", "message.sign"): [message.sign for message in KNOWN],
         ("imagegen/trust/restrictions.py", "pattern"): [
             text for entry in entries for text in entry.get("packages", ())
         ],

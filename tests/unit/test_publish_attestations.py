@@ -12,9 +12,8 @@ from imagegen.checks.smoke.table import applicable
 from imagegen.core.store import Store
 from imagegen.lock import read
 from imagegen.publish.smoke_attestation import find_attested, smoke_document
-from imagegen.run import smoke_reports
-from imagegen.run.smoke import CheckResult, SmokeConditions, SmokeReport, parts
-from imagegen.run.smoke_reports import (
+from imagegen.run.smoke import passed as smoke_reports
+from imagegen.run.smoke.passed import (
     PassedSmokeReport,
     SmokeRequirement,
     find_run,
@@ -23,6 +22,8 @@ from imagegen.run.smoke_reports import (
     save_passed_report,
     save_run,
 )
+from imagegen.run.smoke.report import CheckResult, SmokeConditions, SmokeReport
+from imagegen.run.smoke.runner import parts
 from imagegen.spec.model import Declarations
 from imagegen.trust.documents import AUDIT, SMOKE, Attached, Document
 from tests.support.environment_samples import combined

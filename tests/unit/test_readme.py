@@ -21,7 +21,7 @@ from imagegen.core.data import shipped
 from imagegen.core.progress import human
 from imagegen.image.layers.plan import SUPPORT
 from imagegen.lock import local_tags
-from imagegen.run.smoke import parts
+from imagegen.run.smoke.runner import parts
 from imagegen.spec.cell_facts import cell_answers
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.shipped_locks import NAMES, shipped_lock

@@ -21,7 +21,7 @@ from imagegen.core.errors import LockError, MatrixErrors
 from imagegen.image import dockerfile as recipe
 from imagegen.image.layers import environment
 from imagegen.image.layers.image import image, labels
-from imagegen.lock import dumps, local_tags, model
+from imagegen.lock import dumps, local_tags, main_versions
 from imagegen.lock.file import _render, _value, loads, lock_table
 from imagegen.lock.model import Lock
 from imagegen.oci.documents import ImageConfig
@@ -59,7 +59,7 @@ def the_runs() -> list[Instruction]:
 def expected(lock: Lock) -> list[Instruction]:
     """Return the expected Dockerfile of `lock`, made of the Dockerfile of LOCK and the lock's own values."""
     pins = "".join(
-        f"# {model.reason(each)}\n{each.name}=={each.version} --hash=sha256:{each.file.sha256}\n"
+        f"# {main_versions.reason(each)}\n{each.name}=={each.version} --hash=sha256:{each.file.sha256}\n"
         for each in lock.wheels
     )
     install, finish = the_runs()

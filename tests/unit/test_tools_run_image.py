@@ -20,8 +20,9 @@ from imagegen.core.errors import SmokeError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image.layers import Image
-from imagegen.run.smoke import ROOT, CheckResult
-from imagegen.run.smoke_reports import SmokeRequirement
+from imagegen.run.smoke.passed import SmokeRequirement
+from imagegen.run.smoke.report import CheckResult
+from imagegen.run.smoke.runner import ROOT
 from imagegen.spec.model import Declarations
 from tests.support.elf_files import make_elf
 from tests.support.environment_samples import combined

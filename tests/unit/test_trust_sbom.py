@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from packageurl import PackageURL
 
 from imagegen.audit.model import InstalledDeb, Licence, OsRelease
-from imagegen.core.types import Submodule
+from imagegen.core.git.submodule import Submodule
 from imagegen.lock.foundation import LockedBase
 from imagegen.lock.model import (
     PATCHED,

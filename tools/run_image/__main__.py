@@ -17,8 +17,8 @@ from imagegen.core.progress import human
 from imagegen.core.store.images import require_new
 from imagegen.image import layers
 from imagegen.run import numerics
-from imagegen.run.smoke import parts
-from imagegen.run.smoke_reports import SmokeRequirement, passed_report, save_passed_report
+from imagegen.run.smoke.passed import SmokeRequirement, passed_report, save_passed_report
+from imagegen.run.smoke.runner import parts
 from imagegen.wheels.wheelhouse import with_local_wheels
 from tools.run_image import export
 from tools.run_image.results import read_results

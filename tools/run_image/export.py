@@ -28,8 +28,8 @@ from imagegen.core.store.images import filling
 from imagegen.export import Entry, contents, read_tree
 from imagegen.image.layers import Image
 from imagegen.lock.model import Lock
-from imagegen.run.smoke import activation, files_for, parts
-from imagegen.run.smoke_reports import programs_digest
+from imagegen.run.smoke.passed import programs_digest
+from imagegen.run.smoke.runner import activation, files_for, parts
 from imagegen.spec.model import Declarations
 
 PART_BYTES = 48 << 20  # of a compressed part, at most: channels that limit a transfer to 64 MB take it

@@ -9,9 +9,9 @@ from typing import Any
 from imagegen.checks.smoke.table import Check
 from imagegen.core.data import parse_json
 from imagegen.core.errors import SmokeError
-from imagegen.run import smoke
-from imagegen.run.smoke import apply_gpu_requirement, check_name, read_result
-from imagegen.run.smoke_reports import SmokeRequirement
+from imagegen.run.smoke import report as smoke
+from imagegen.run.smoke.passed import SmokeRequirement
+from imagegen.run.smoke.runner import apply_gpu_requirement, check_name, join_reports, read_result
 
 _FIX = "export the image again, and run `python3 run_image.py test` of that export"
 
@@ -52,7 +52,7 @@ def read_results(
             result = read_result(name, answers.get(name)) or smoke.CheckResult(name, "fail", 0, why)
             results.append(apply_gpu_requirement(result, check, require_gpu=required.gpu))
         reports.append(smoke.SmokeReport(required.image, environment or cell, tuple(results)))
-    return reports[0] if len(reports) == 1 else smoke.join_reports(required.image, cell, reports)
+    return reports[0] if len(reports) == 1 else join_reports(required.image, cell, reports)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from imagegen.audit.readers.wheel import Wheel
 from imagegen.audit.tags import one_python
 from imagegen.core import temporary
 from imagegen.core.errors import UsageError, WheelError
-from imagegen.core.types import Gpu
+from imagegen.core.gpu import Gpu
 
 _READERS = 2  # wheels that are read at once
 _ANY = "3.0"  # for a wheel that takes any Python, in the few paths that depend on it

@@ -1,4 +1,4 @@
-"""A user's directory as a source archive, of the same form as a commit's; and the repository around a directory.
+"""A user's directory as a source archive, of the same form as a commit's.
 
 The archive holds the working tree as git sees it (ls-files: tracked and new files, not the ignored ones; submodules
 that are checked out along with it); without git all but version control and caches, which say so themselves. What
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import tarfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -56,14 +56,17 @@ def pack(path: Path, folder: str, store: Store, without: Collection[str] = ()) -
             fix="correct the recipe's `path`, a directory or an sdist: it begins where the project's wheels/ is",
         )
     root = path.resolve()
-    left_out: list[str] = []
     try:
-        names = [name for name in _names(root, b"", left_out.append) if _top(name) not in without]
+        listed = list(_names(root, b""))
+        names = [name for name, is_left_out in listed if not is_left_out and _top(name) not in without]
         if not names:
             raise FetchError(
                 f"{where} holds no source", code="fetch-no-source", why="it is empty, or git ignores all that is in it"
             )
-        entries = [*trees.on_disk(root, names, where), *map(trees.left_out, left_out)]
+        entries = [
+            *trees.on_disk(root, names, where),
+            *(trees.left_out(os.fsdecode(name)) for name, is_left_out in listed if is_left_out),
+        ]
         read = _reader(root)
         contents: dict[str, tuple[TreeEntry, Read]] = {
             entry.path: (entry, read) for entry in trees.checked(entries, where)
@@ -101,21 +104,24 @@ def _copied(path: Path, store: Store) -> PackedTree:
         return PackedTree(blob.commit(), blob.size)
 
 
-def _names(root: Path, below: bytes, leave_out: Callable[[str], None]) -> Iterator[bytes]:
-    """Paths from `root` of all that counts in one of its folders; submodules that are not checked out are left out."""
+def _names(root: Path, below: bytes) -> Iterator[tuple[bytes, bool]]:
+    """Yield the paths from `root` of all that counts in one of its folders, and whether it is left out.
+
+    Submodules that are not checked out are left out.
+    """
     folder = root / os.fsdecode(below)
     tree = find(folder, os.environ)
     for name in _of_git(tree, folder) if tree else _walked(folder):
         path = below + name.rstrip(b"/")
         full = root / os.fsdecode(path)
         if full.is_symlink() or full.is_file():
-            yield path
+            yield path, False
         elif (full / ".git").exists():
-            yield from _names(root, path + b"/", leave_out)
+            yield from _names(root, path + b"/")
         elif full.is_dir():
-            leave_out(os.fsdecode(path))
+            yield path, True
         elif full.exists():
-            yield path  # neither: the caller reports it
+            yield path, False  # neither: the caller reports it
 
 
 def _top(name: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Commits of a git repository, fetched from its own address or from the mirrors that the user configures.
+"""The addresses of a git repository: its own, and mirrors that the user configures.
 
 A mirror may be outdated or hostile: commit and tree decide what is built, whatever their source. So a mirror may be a
 directory or use plain http, which an address of the matrix may not.

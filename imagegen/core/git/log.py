@@ -1,4 +1,4 @@
-"""A file of the project as commits have it, read by the system's git: nothing of the repository is run.
+"""A file of the project as commits have it. The system's git reads it, and runs nothing of the repository.
 
 Sources: gitrevisions(7) for what a revision may be called and for REV:./PATH; git-rev-parse(1), git-cat-file(1),
 git-rev-list(1).

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field, replace
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError
 from imagegen.core.git.fetch import check_ref, fetched
+from imagegen.core.git.submodule import Submodule
 from imagegen.core.git.tree import TreeEntry, check_target, checked, listed
+from imagegen.core.image_format import EPOCH
 from imagegen.core.net import UnreachableError
 from imagegen.core.progress import timed
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
-from imagegen.core.types import EPOCH, Submodule
 from imagegen.oci.documents import digest_of
 
 _FORMAT = 1  # of the archive; raise it whenever its bytes change for the same tree
@@ -184,12 +185,12 @@ def tarred(contents: Mapping[str, tuple[TreeEntry, Read]], where: str, folder: s
                 check_target(entry, data, where)
             elif is_pointer(data):
                 pointers.append(path)
-            _write(entry, data, folder, blob.write)
+            blob.write(_member(entry, data, folder))
         blob.write(bytes(tarfile.BLOCKSIZE * 2))
         return PackedTree(blob.commit(), blob.size, tuple(submodules), tuple(pointers))
 
 
-def _write(entry: TreeEntry, data: bytes, folder: str, write: Callable[[bytes], object]) -> None:
+def _member(entry: TreeEntry, data: bytes, folder: str) -> bytes:
     info = tarfile.TarInfo(f"{folder}/{entry.path}")
     info.mtime = EPOCH
     if entry.is_submodule:
@@ -198,6 +199,5 @@ def _write(entry: TreeEntry, data: bytes, folder: str, write: Callable[[bytes], 
         info.type, info.mode, info.linkname = tarfile.SYMTYPE, 0o777, data.decode()
     else:
         info.mode, info.size = (0o755 if entry.is_executable else 0o644), len(data)
-    write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict"))
-    if info.size:
-        write(data + bytes(-len(data) % tarfile.BLOCKSIZE))
+    content = data + bytes(-len(data) % tarfile.BLOCKSIZE) if info.size else b""
+    return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict") + content

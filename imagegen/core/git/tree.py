@@ -1,4 +1,4 @@
-"""The tree of a commit: listed, validated and packed as an archive.
+"""The tree of a commit: its entries, listed and validated.
 
 It may be hostile: names that leave it, links out of it, bombs.
 

@@ -23,7 +23,7 @@ from imagegen.core.net.local_files import bundle
 from imagegen.core.net.page import DamagedBody
 from imagegen.core.net.reason import distrust, innermost, reason_of
 from imagegen.core.net.request import AUTHORIZATION, CHUNK, Body
-from imagegen.core.net.status import MAX_WAIT, TryAgainError, UnreachableError, check_status, redirected
+from imagegen.core.net.status import MAX_WAIT, TryAgainError, UnreachableError, check_status, check_willing, redirected
 from imagegen.core.net.watchdog import StallWatchdog, WatchedAdapter
 from imagegen.core.store import disk
 from imagegen.core.text import redact
@@ -125,11 +125,11 @@ class Exchange:
         headers: Mapping[str, str],
         body: Body | None = None,
         *,
-        check: Callable[[requests.Response, Address], None] = check_status,
+        any_status: bool = False,
         silence: float | None = None,
         follow: bool = True,
     ) -> Iterator[Answer]:
-        """Yield the final answer to a request, redirects followed; `check` raises for an unusable one.
+        """Yield the final answer to a request, redirects followed; with `any_status` also a client error.
 
         Without `follow`, a redirect is an answer like others. `silence` is the number of seconds without data after
         which the request is aborted, if it differs from the client's.
@@ -139,7 +139,7 @@ class Exchange:
             self._lines.add(line)
             try:
                 with self._followed(method, parse(url), headers, body, line, silence, follow) as (final, response):
-                    check(response, final)
+                    check_willing(response, final) if any_status else check_status(response, final)
                     yield Answer(parse(url).origin, final.url, response, line)
             except (requests.RequestException, urllib3.exceptions.HTTPError, DamagedBody):
                 if not line.was_cut:

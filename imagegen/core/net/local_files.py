@@ -7,12 +7,9 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from imagegen.core.errors import FetchError
-
-if TYPE_CHECKING:
-    pass
 from imagegen.core.net.status import NotFoundError
 
 

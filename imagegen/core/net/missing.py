@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from imagegen.core.errors import FetchError
 from imagegen.core.text import counted
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

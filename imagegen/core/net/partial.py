@@ -13,14 +13,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from imagegen.core.store import Store
 from imagegen.core.temporary import PART, flock, names
-
-if TYPE_CHECKING:
-    pass
-
 
 _CHUNK = 1 << 20
 

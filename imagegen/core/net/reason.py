@@ -1,18 +1,13 @@
-"""Answers of sources: the meaning of a status, files of this machine, downloads in progress."""
+"""The reason of a failed request, for messages."""
 
 from __future__ import annotations
 
 import socket
 import ssl
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from imagegen.core.errors import ImagegenError
 from imagegen.core.text import cut, redact
-
-if TYPE_CHECKING:
-    pass
-
 
 _MAX_REASON = 300  # characters of what others say
 _UNTIMELY = {9: "is not valid yet", 10: "is not valid any more"}  # OpenSSL's X509_V_ERR codes

@@ -1,4 +1,4 @@
-"""HTTP client: documents, ranges, downloads that are resumed and verified, and requests with a body.
+"""Requests with a body, and their answers.
 
 Credentials are not sent to a redirect's target; certificates, proxies, time limits and cancellation are the client's. A
 request that failed half-way may have taken effect: a caller whose request must not be repeated asks the server for its
@@ -7,15 +7,15 @@ state before it retries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 from imagegen.core.net.client import Client
 from imagegen.core.net.request import Body, authorized
-from imagegen.core.net.status import check_willing
 
 _SILENCE = 300.0  # seconds: a registry moves gigabytes before it answers the request that ends an upload
+WRITTEN = "be written to"  # the aim of requests with a body, in errors
 _MAX_SAID = 1 << 16  # bytes that are read of what a server says
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class Sender:
     """Sends requests; thread-safe. `silence` is how many seconds a server may take to answer after a body was sent."""
 
     def __init__(self, client: Client, *, silence: float = _SILENCE) -> None:
-        self._exchange, self._silence = client.exchange, silence
+        self.exchange, self._silence = client.exchange, silence
 
     def ask(
         self,
@@ -57,7 +57,11 @@ class Sender:
 
         Raises FetchError.
         """
-        return self.retry(url, lambda: self.once(method, url, authorization=authorization, headers=headers, body=body))
+        return self.exchange.retry(
+            url,
+            lambda: self.once(method, url, authorization=authorization, headers=headers, body=body),
+            aim=WRITTEN,
+        )
 
     def once(
         self,
@@ -70,16 +74,15 @@ class Sender:
         limit: int = _MAX_SAID,
         follow: bool = True,
     ) -> Reply:
-        """Send one request, inside `retry`. Raises DeniedError, and for transient faults the errors that `retry`
-        repeats on.
+        """Send one request, inside `Exchange.retry`. Raises DeniedError, and the errors of transient faults.
 
         `limit` is the number of bytes of the answer to read; without `follow`, a redirect is returned like another
         answer. `authorization` is a header for the first origin only; redirects to another origin do not get it.
         """
         sent_headers = {"Accept-Encoding": "identity", **(headers or {}), **authorized(authorization)}
-        exchange, silence = self._exchange, self._silence if method in ("PUT", "PATCH") else None
+        exchange, silence = self.exchange, self._silence if method in ("PUT", "PATCH") else None
         with exchange.answer(
-            method, url, sent_headers, body, check=check_willing, silence=silence, follow=follow
+            method, url, sent_headers, body, any_status=True, silence=silence, follow=follow
         ) as answer:
             exchange.alive(answer)
             reply_body = b""
@@ -88,9 +91,3 @@ class Sender:
                 if len(reply_body) >= limit:
                     break
             return Reply(answer.url, answer.response.status_code, answer.response.headers, reply_body[:limit])
-
-    def retry(
-        self, url: str, once: Callable[[], T], *, headway: Callable[[], int] = lambda: 0, aim: str = "be written to"
-    ) -> T:
-        """Call `once` until it gives something; tries that leave `headway`, in bytes, where it was are counted."""
-        return self._exchange.retry(url, once, headway=headway, aim=aim)

@@ -1,4 +1,4 @@
-"""HTTP requests and their answers: redirects, credentials, retries, and an end to exchanges that hang.
+"""End exchanges that hang: a watchdog over the sockets of connections.
 
 The timeout of a single read never comes where an answer drips, byte by byte. The stall watchdog holds a second handle
 to the connection's socket, and shuts the connection down when nothing has come of it in time, in whichever phase that

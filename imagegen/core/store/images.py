@@ -1,4 +1,4 @@
-"""The images of a store: their names (the layout's index.json), exports as layouts of their own, and upkeep.
+"""The images of a store: their names (the layout's index.json), and exports as layouts of their own.
 
 Source: OCI image-spec v1.1, image-layout.md (index.json, org.opencontainers.image.ref.name).
 """

@@ -146,12 +146,6 @@ class Store:
         The damaged blob is removed, so that the next build makes it again, unless `keep` says otherwise.
         """
         path = self.path(digest)
-
-        def damaged(handle: int) -> str:
-            if keep or not self._drop(path, handle):
-                return "`imagegen store check --repair` removes damaged blobs; the next build makes them again"
-            return "it has been removed; run the same command again, and it is made or fetched again"
-
         with self.explained():
             try:
                 handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe of that name must not block
@@ -165,7 +159,7 @@ class Store:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             os.close(handle)
             raise DamagedError(f"blob {digest} is not a regular file", where=str(path), fix="remove it")
-        return VerifiedReader(open(handle, "rb"), digest, path, damaged)
+        return VerifiedReader(open(handle, "rb"), digest, path, None if keep else self)
 
     def read(self, digest: str) -> bytes:
         """The whole blob, verified; for manifests and configs."""
@@ -189,7 +183,7 @@ class Store:
         """A writer for one blob; nothing is kept unless `commit` is called inside the block."""
         with self.explained():
             handle, path = temporary.new_file(self.root / "tmp", "blob-")
-            writer = BlobWriter(self.path, os.fdopen(handle, "wb"), path)
+            writer = BlobWriter(self, os.fdopen(handle, "wb"), path)
             try:
                 yield writer
             finally:
@@ -255,7 +249,7 @@ class Store:
             self.full |= error.code == "store-disk-full"
             raise
 
-    def _drop(self, path: Path, handle: int) -> bool:
+    def drop(self, path: Path, handle: int) -> bool:
         """Remove the open file at `path`, unless another one has taken its place; whether it is gone."""
         with suppress(OSError), self.gate(fcntl.LOCK_EX):
             if temporary.names(path, handle):
@@ -267,8 +261,8 @@ class Store:
 class BlobWriter:
     """Hashes what it writes. Use through `Store.writer`."""
 
-    def __init__(self, path_of: Callable[[str], Path], file: BinaryIO, path: Path) -> None:
-        self._place, self._file, self._path = path_of, file, path
+    def __init__(self, store: Store, file: BinaryIO, path: Path) -> None:
+        self._store, self._file, self._path = store, file, path
         self._hash = hashlib.sha256()
         self.size = 0
 
@@ -288,7 +282,7 @@ class BlobWriter:
         os.fchmod(self._file.fileno(), 0o444)
         now = time.time_ns()
         os.utime(self._file.fileno(), ns=(now, now - now % _SECOND + _mark(digest)))
-        os.replace(self._path, self._place(digest))
+        os.replace(self._path, self._store.path(digest))
         return digest
 
     def discard(self) -> None:
@@ -303,11 +297,11 @@ class BlobWriter:
 class VerifiedReader:
     """Reads a blob forward once and raises DamagedError at its end unless the bytes have the blob's digest.
 
-    `damaged` is called before that with the open file's descriptor and returns what the user can do.
+    The damaged blob is removed from `store`, if there is one.
     """
 
-    def __init__(self, file: BinaryIO, digest: str, path: Path, damaged: Callable[[int], str]) -> None:
-        self._file, self._digest, self._path, self._damaged = file, digest, path, damaged
+    def __init__(self, file: BinaryIO, digest: str, path: Path, store: Store | None) -> None:
+        self._file, self._digest, self._path, self._store = file, digest, path, store
         self._hash = hashlib.sha256()
 
     def __enter__(self) -> VerifiedReader:
@@ -329,10 +323,10 @@ class VerifiedReader:
             raise disk.failure(error, self._path, f"blob {self._digest}", _FIX) from error
         self._hash.update(data)
         if size != 0 and (size < 0 or len(data) < size) and "sha256:" + self._hash.hexdigest() != self._digest:
+            fix = "`imagegen store check --repair` removes damaged blobs; the next build makes them again"
+            if self._store and self._store.drop(self._path, self._file.fileno()):
+                fix = "it has been removed; run the same command again, and it is made or fetched again"
             raise DamagedError(
-                f"blob {self._digest} is damaged",
-                where=str(self._path),
-                why="its bytes have another sha256",
-                fix=self._damaged(self._file.fileno()),
+                f"blob {self._digest} is damaged", where=str(self._path), why="its bytes have another sha256", fix=fix
             )
         return data

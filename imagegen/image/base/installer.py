@@ -20,10 +20,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from imagegen.core.errors import ImagegenError
+from imagegen.core.image_format import EPOCH
 from imagegen.core.layer_tar import most_unpacked
 from imagegen.core.sandbox import Limits, first_id, run_to_end, visible
 from imagegen.core.store import Store
-from imagegen.core.types import EPOCH
 from imagegen.image.base.apt import LONGEST_STATUS, STATUS
 from imagegen.image.base.image import ODD, inside, read_inside, unpack
 from imagegen.image.base.normalise import snapshot, write_difference

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from imagegen.core.errors import BaseError
+from imagegen.core.image_format import EPOCH
 from imagegen.core.layer_tar import DAMAGED, MAX_DEPTH, Allowance, Bounded
 from imagegen.core.layer_tar import members as read_members
 from imagegen.core.layer_tree import whiteout_of
-from imagegen.core.types import EPOCH
 
 # Documentation stays out of the image, except for copyright files, also when apt installs packages later. The last
 # rule that matches wins, as dpkg(1) says of --path-exclude and --path-include.

@@ -18,11 +18,11 @@ from imagegen.audit.model import Package, Subject, SystemLibraries
 from imagegen.audit.readers.installation import absolute, relative, site_packages
 from imagegen.core.context import Context
 from imagegen.core.errors import LockError, UsageError
+from imagegen.core.gpu import Gpu
 from imagegen.core.progress import Progress, timed
 from imagegen.core.store import Store
 from imagegen.core.store.cache import BlobCache
 from imagegen.core.text import counted
-from imagegen.core.types import Gpu
 from imagegen.image import inputs, layers
 from imagegen.image.inventory import system
 from imagegen.image.inventory.layers import Disk

@@ -14,15 +14,17 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from imagegen.core.errors import TrustError
+from imagegen.core.image_format import PREFIX
 from imagegen.core.store import Store
 from imagegen.core.store.cache import StoredBlob
-from imagegen.core.types import PREFIX, Digest
+from imagegen.core.types import Digest
 from imagegen.image import base
 from imagegen.image.layers.codec import CODEC, GZIP
 from imagegen.image.layers.layer import Layer, PrintableName
 from imagegen.image.layers.plan import ENTRYPOINT, ENV, WORKDIR, base_environment, locked_variables
 from imagegen.lock import dumps_attached, inputs_hash
-from imagegen.lock.model import Lock, main_versions, title
+from imagegen.lock.main_versions import main_versions, title
+from imagegen.lock.model import Lock
 from imagegen.oci.documents import (
     CONFIG_TYPE,
     GZIP_TYPE,

@@ -3,7 +3,7 @@
 Types that describe a layer:
 
 LayerPlan        name and key of its inputs; it need not exist       layers/plan.py
-LayerDescriptor  a blob and its diff_id, as an image names them      core/oci.py
+LayerDescriptor  a blob and its diff_id, as an image names them      oci/documents.py
 Layer            both                                                here
 LayerSource      a LayerPlan, and whether its Layer exists, where    layers/sources.py
 RecordedLayer    a Layer as a lock's record has it                   lock/model.py
@@ -41,7 +41,8 @@ from imagegen.core.sandbox import Sandbox
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.store.layout import BlobWriter
-from imagegen.core.types import Digest, Size, string
+from imagegen.core.types import Digest, Size
+from imagegen.core.validation import string
 from imagegen.image.inputs import libpython_link
 from imagegen.image.layers import loader, scan
 from imagegen.image.layers.codec import CODEC, LayerSink
@@ -59,7 +60,7 @@ from imagegen.image.layers.plan import (
 from imagegen.image.layers.scan import WheelScanner, open_locked, recorded_blob
 from imagegen.image.layers.segments import SegmentedTar
 from imagegen.image.layers.tar import TarWriter
-from imagegen.lock.foundation import directory
+from imagegen.lock.interpreter import directory
 from imagegen.lock.model import Lock, LockedWheel
 from imagegen.oci.documents import ZSTD_TYPE, LayerDescriptor
 

@@ -18,9 +18,9 @@ from imagegen.audit.model import File
 from imagegen.audit.readers.installation import relative, site_packages
 from imagegen.audit.window import OnDisk
 from imagegen.core.errors import BaseError, LockError
+from imagegen.core.image_format import PREFIX
 from imagegen.core.layer_tree import SymbolicLink, follow_links
 from imagegen.core.store import Store
-from imagegen.core.types import PREFIX
 from imagegen.image.layers import loader_cache, scan
 from imagegen.image.layers.loader_cache import CacheEntry, LoaderCache
 from imagegen.image.layers.plan import LOADER_CACHE, LOADER_CONFIGURATION, loader_configuration, support_links

@@ -20,10 +20,11 @@ from imagegen.audit.readers.installation import site_packages
 from imagegen.checks.preflight.model import Image as ImageFacts
 from imagegen.checks.preflight.model import image_to_json
 from imagegen.compat.rule import cuda_version
-from imagegen.core.types import PREFIX, SEARCH_PATHS, join_paths
+from imagegen.core.image_format import PREFIX
+from imagegen.core.types import SEARCH_PATHS, join_paths
 from imagegen.image import base
 from imagegen.image.inputs import tree_key
-from imagegen.lock.foundation import interpreter_key
+from imagegen.lock.interpreter import interpreter_key
 from imagegen.lock.model import LOCAL, Lock, LockedEnvironment, LockedWheel
 from imagegen.oci.documents import canonical_json, digest_of
 from imagegen.spec.model import EnvVar

@@ -9,8 +9,8 @@ from __future__ import annotations
 import tarfile
 from collections.abc import Callable, Iterable
 
+from imagegen.core.image_format import EPOCH
 from imagegen.core.layer_tar import member_name
-from imagegen.core.types import EPOCH
 
 _USTAR_NAME = 100  # bytes
 _USTAR_SIZE = 1 << 33

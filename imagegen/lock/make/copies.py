@@ -14,8 +14,8 @@ from pathlib import Path, PurePosixPath
 
 from imagegen.core import data
 from imagegen.core.errors import LockError
+from imagegen.core.image_format import PREFIX
 from imagegen.core.store import Store
-from imagegen.core.types import PREFIX
 from imagegen.image.layers.plan import ROOT
 from imagegen.lock.model import CopiedFile, Lock, LockedCopy
 from imagegen.spec.model import Cell, CopySource

@@ -17,9 +17,9 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from imagegen.core.context import Context
 from imagegen.core.errors import ImagegenError, LockError, ReproducibilityError, SandboxError, WheelError
 from imagegen.core.git import PackedTree
+from imagegen.core.net import wheel_metadata
 from imagegen.core.store import Store
 from imagegen.core.wheel_target import WheelTarget
-from imagegen.index_metadata import wheel_metadata
 from imagegen.lock import sdist
 from imagegen.lock.model import LOCAL, URL, Lock, LockedFile, LockedSdist, LockedWheel, archive_name
 from imagegen.lock.recipes import pyproject

@@ -18,6 +18,7 @@ from imagegen.core.progress import timed
 from imagegen.core.wheel_target import WheelTarget
 from imagegen.image.inputs import sdist_builder
 from imagegen.lock import sdist
+from imagegen.lock.components import Compiled, no_wheel
 from imagegen.lock.file import LockErrors
 from imagegen.lock.make.options import rfc3339
 from imagegen.lock.make.own import OwnPackageBuilder
@@ -34,7 +35,6 @@ from imagegen.lock.model import (
     LockedWheel,
     archive_name,
 )
-from imagegen.lock.recipes import Compiled, no_wheel
 from imagegen.lock.resolution_inputs import (
     ResolutionInputs,
     default_site,
@@ -98,8 +98,7 @@ class PackageResolver:
         return tuple(pin for pin in pins if pin.name not in request.omitted)
 
     def _resolve(self, request: ResolveRequest) -> tuple[Pinned, ...]:
-        warnings: list[str] = []
-        pins = resolve(request, self.context.settings, warnings.append)
+        pins, warnings = resolve(request, self.context.settings)
         report_warnings(self.cell, warnings, self.context.progress)
         return pins
 

@@ -10,13 +10,14 @@ from packaging.version import Version
 
 from imagegen.compat.rule import Rule
 from imagegen.core.errors import BuildError, FetchError, ImagegenError, LockError
-from imagegen.lock import recipes
-from imagegen.lock.builds import BUILDER, builder, commit_of, keyed, patches_of, source_of
-from imagegen.lock.make.candidates import COMPILED, WheelSelector, wheel_of
+from imagegen.lock import components
+from imagegen.lock.build_sources import commit_of, patches_of, source_of
+from imagegen.lock.builds import BUILDER, builder, keyed
+from imagegen.lock.components import Compiled
 from imagegen.lock.make.packages import PackageResolver
 from imagegen.lock.model import Lock, LockedBuild, LockedWheel
-from imagegen.lock.recipes import Compiled
 from imagegen.wheels.find import WheelRequirement
+from imagegen.wheels.selector import COMPILED, WheelSelector, wheel_of
 
 _FROM_SOURCE = "the cell asks for one that is compiled for it"
 
@@ -44,10 +45,10 @@ class BuildDrafter:
 
     def _draft(self, component: Compiled) -> LockedBuild:
         cell, lock = self.resolver.cell, self.lock
-        recipes.require_release(component, cell)
-        env = recipes.environment(component, cell)
-        against = recipes.against(component, cell, lock.wheels)
-        recipes.require_tools(component, cell, lock.base, lock.debs, lock.wheels, self.rules)
+        components.require_release(component, cell)
+        env = components.environment(component, cell)
+        against = components.against(component, cell, lock.wheels)
+        components.require_tools(component, cell, lock.base, lock.debs, lock.wheels, self.rules)
         git, submodules = commit_of(component)
         draft = LockedBuild(
             name=component.package,
@@ -63,7 +64,7 @@ class BuildDrafter:
             build_requires=self.resolver.build_requires(component.recipe.build_requires),
             against=against,
             env=env,
-            architectures=recipes.architectures(component, cell),
+            architectures=components.architectures(component, cell),
             modules=component.recipe.modules,
             key="",
         )

@@ -31,12 +31,12 @@ from imagegen.core.git import PackedTree
 from imagegen.core.net import package_index
 from imagegen.core.wheel_target import WheelTarget
 from imagegen.image import base
-from imagegen.lock import recipes
+from imagegen.lock.components import Compiled, choose_release
 from imagegen.lock.facts import facts_of_lock
-from imagegen.lock.foundation import BUILD_PLATFORM, LockedPackages, resolve_interpreter
+from imagegen.lock.foundation import BUILD_PLATFORM, LockedPackages
 from imagegen.lock.freshness import contradictions, gpus_of, stale
+from imagegen.lock.interpreter import resolve_interpreter
 from imagegen.lock.make import copies, patches
-from imagegen.lock.make.candidates import WheelSelector
 from imagegen.lock.make.options import LockOptions
 from imagegen.lock.make.own import wheels_by_address, with_own_wheels
 from imagegen.lock.make.packages import UV_VERSION, PackageResolver
@@ -52,13 +52,13 @@ from imagegen.lock.model import (
     all_debs,
     file_conflicts_among,
 )
-from imagegen.lock.recipes import Compiled
 from imagegen.lock.resolution_inputs import Attempts, ResolutionInputs, default_site, gather
 from imagegen.lock.uv_lock import ProjectContents, UvProject
 from imagegen.lock.uv_resolve import Pinned
 from imagegen.projects.stack import ProjectStack, with_needed_recipes
 from imagegen.spec.cell_facts import facts_of_cell
 from imagegen.spec.model import Cell, Requirement
+from imagegen.wheels.selector import WheelSelector
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def _release(draft: LockDraft, requirement: Requirement) -> Compiled:
     bounds = filter(None, [requirement.specifier, draft.request.options.bounds.get(package)])
     bounded = replace(requirement, specifier=",".join(bounds))
     catalogued, retained = draft.request.selector.versions(package), draft.previous.versions.get(package)
-    component = recipes.choose_release(bounded, draft.cell.recipes[package], catalogued, retained)
+    component = choose_release(bounded, draft.cell.recipes[package], catalogued, retained)
     return replace(component, requirement=requirement)
 
 

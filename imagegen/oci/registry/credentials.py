@@ -1,4 +1,4 @@
-"""Authentication with a registry: a user's credentials, and the registry's challenge answered with them or a token.
+"""Credentials of registries and the challenges that ask for them.
 
 Nothing read here may reach a message. Sources: Docker's documentation of config.json (auths, credHelpers, credsStore)
 and the docker-credential-helpers protocol; RFC 9110, 11.6.1, for challenges.

@@ -1,4 +1,4 @@
-"""OCI image layouts in place of a registry: the private mirror, and a directory with the interface of a repository.
+"""The private mirror: an OCI image layout in a directory, or a repository of a registry.
 
 IMAGEGEN_MIRROR names the mirror, `imagegen mirror` fills it. It is a directory or a repository, and both forms have the
 same content: blobs, and artifacts that list them by a name (a directory: an OCI image layout, the name in its index; a

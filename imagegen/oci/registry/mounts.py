@@ -1,4 +1,4 @@
-"""The upload of one blob, resumed where it was interrupted (`Upload`), and repositories that may have it (`Mounts`).
+"""Repositories of the same registry from which a blob may be mounted.
 
 A blob of another repository of the same registry is mounted, not uploaded. A registry that lacks the blob answers a
 mount with a new upload, so each repository is first asked whether it has the blob: an upload as the answer then means
@@ -9,7 +9,7 @@ a blob from another repository" and "Pushing blobs".
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 
 class Mounts:
@@ -19,15 +19,11 @@ class Mounts:
         self._repositories = list(dict.fromkeys(repositories))
         self._lock = threading.Lock()
 
-    def find(self, has: Callable[[str], bool | None]) -> tuple[str, bool] | None:
-        """Return the first repository that `has` the blob, or may have it (None), and whether that is certain.
-
-        The repository that had the last blob is checked first.
-        """
+    @property
+    def repositories(self) -> tuple[str, ...]:
+        """Return the repositories; the one that had the last blob is first."""
         with self._lock:
-            requested = tuple(self._repositories)
-        answers = ((repository, has(repository)) for repository in requested)
-        return next(((repository, answer is True) for repository, answer in answers if answer is not False), None)
+            return tuple(self._repositories)
 
     def worked(self, repository: str) -> None:
         with self._lock:

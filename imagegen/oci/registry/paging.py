@@ -58,7 +58,7 @@ def _page(session: RegistrySession, sender: Sender, url: str, accept: str) -> Re
         headers = {"Accept": accept}
         return sender.once("GET", url, authorization=authorization, headers=headers, limit=MAX_MANIFEST, follow=False)
 
-    return session.asking(lambda authorization: sender.retry(url, lambda: once(authorization), aim="be fetched"))
+    return session.asking(lambda authorization: sender.exchange.retry(url, lambda: once(authorization)))
 
 
 def next_page(link: str) -> str | None:

@@ -21,7 +21,7 @@ from imagegen.core.data import parse_json
 from imagegen.core.errors import FetchError, PublishError
 from imagegen.core.net import Client, DeniedError, NotFoundError, UnreachableError
 from imagegen.core.net.address import parse as parse_address
-from imagegen.core.net.sender import Reply, Sender, small
+from imagegen.core.net.sender import WRITTEN, Reply, Sender, small
 from imagegen.core.net.status import TryAgainError, redirected
 from imagegen.core.progress import Meter, Quiet, human
 from imagegen.core.store import Store
@@ -132,7 +132,7 @@ class PushTarget:
         """Return whether the repository has the blob, or mounts it from a sibling. Raises PublishError."""
         if self.has(blob.digest, blob.size):
             return True
-        mount = self._mounts.find(lambda other: self._other_has(other, blob))
+        mount = self._find_mount(blob)
         if mount is None:
             return False
         query = urlencode({"mount": blob.digest, "from": mount[0]})
@@ -153,7 +153,7 @@ class PushTarget:
         if self.has(blob.digest, blob.size):
             meter.advance(blob.size)
             return "there"
-        mounted = self._mounts.find(lambda other: self._other_has(other, blob))
+        mounted = self._find_mount(blob)
         mount, sure = mounted or (None, False)
         upload = Upload(blob, store, self._sender, f"{self._base}/blobs", mount, meter)
         self._finish(upload, blob)
@@ -279,6 +279,11 @@ class PushTarget:
             raise self._refusal(reply, f"blob {digest}")
         return reply.status == HTTPStatus.OK and reply.headers.get("Content-Length") in (None, str(size))
 
+    def _find_mount(self, blob: Descriptor) -> tuple[str, bool] | None:
+        """Return the first repository that has the blob, or may have it, and whether that is certain."""
+        answers = ((other, self._other_has(other, blob)) for other in self._mounts.repositories)
+        return next(((other, answer is True) for other, answer in answers if answer is not False), None)
+
     def _other_has(self, other: str, blob: Descriptor) -> bool | None:
         try:
             return self._has(self._others[other], blob.digest, blob.size)
@@ -335,7 +340,7 @@ class PushTarget:
                     raise TryAgainError("another client changed the list of referrers", local=True)
 
         with self._explained():
-            self._sender.retry(f"{self._base}/manifests/{tag}", once)
+            self._sender.exchange.retry(f"{self._base}/manifests/{tag}", once, aim=WRITTEN)
 
     def _ask(self, method: str, url: str, headers: dict[str, str] | None = None) -> Reply:
         return self._session.asking(

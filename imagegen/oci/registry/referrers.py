@@ -1,4 +1,4 @@
-"""One repository of a registry: documents and blobs, verified by digest and size, and the referrers of its images.
+"""The referrers of an image: what is attached to it, listed and verified.
 
 Source: OCI distribution-spec v1.1 (the pull half).
 """

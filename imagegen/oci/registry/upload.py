@@ -19,7 +19,7 @@ from imagegen.core.errors import FetchError, PublishError, StoreError
 from imagegen.core.net import DeniedError
 from imagegen.core.net.address import parse as parse_address
 from imagegen.core.net.request import CHUNK, Body
-from imagegen.core.net.sender import Reply, Sender
+from imagegen.core.net.sender import WRITTEN, Reply, Sender
 from imagegen.core.net.status import TryAgainError, redirected, size_of
 from imagegen.core.progress import Meter
 from imagegen.core.store import Store
@@ -69,7 +69,7 @@ class Upload:
         Raises FetchError (DeniedError where other credentials may help: then call it again), StoreError.
         """
         once = partial(self._once, authorization)
-        return self._sender.retry(self._place or self._blobs, once, headway=lambda: self._offset)
+        return self._sender.exchange.retry(self._place or self._blobs, once, headway=lambda: self._offset, aim=WRITTEN)
 
     def _once(self, authorization: str | None) -> Reply | None:
         if self._place is not None and not self._sure:

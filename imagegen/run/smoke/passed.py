@@ -16,7 +16,8 @@ from imagegen.core.store.cache import Cache
 from imagegen.image.layers.plan import digest_of_json
 from imagegen.lock.model import Lock
 from imagegen.oci.documents import digest_of
-from imagegen.run.smoke import SmokeConditions, SmokeReport, check_name, files, files_for, parts, spec
+from imagegen.run.smoke.report import SmokeConditions, SmokeReport
+from imagegen.run.smoke.runner import check_name, files, files_for, parts, spec
 from imagegen.spec.model import Declarations
 
 

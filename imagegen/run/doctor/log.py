@@ -12,7 +12,8 @@ from imagegen.checks.preflight.model import Finding
 from imagegen.compat.models import Models
 from imagegen.compat.rule import Rule
 from imagegen.core.text import counted
-from imagegen.run.doctor_messages import explain_messages, explain_symbols
+from imagegen.run.doctor.messages import explain_messages
+from imagegen.run.doctor.symbols import explain_symbols
 
 LONGEST_LOG = 16 << 20  # characters of a log that are read
 UNKNOWN = "unknown"  # the level of a log, or of a traceback in it, without an explanation

@@ -1,0 +1,1 @@
+"""`imagegen doctor`: checks of a host, a container, a log, and the transports between GPUs."""
