@@ -11,6 +11,7 @@ from imagegen.cli.app import App
 from imagegen.compat import Fact, Facts
 from imagegen.core.errors import IncompatibleError
 from imagegen.spec import Cell
+from imagegen.spec.cell_facts import in_cell
 from tests.support.matrix_samples import SHIPPED, SMALL, complaint, load
 
 STACKS = """\
@@ -182,7 +183,9 @@ def test_a_rule_that_an_image_accepts_only_warns(tmp_path: Path) -> None:
         (cell,) = loaded.select("small")
         app = App({}, tmp_path)
         app.__dict__["matrix"] = loaded
-        facts = Facts({"torch": Fact.exactly("2.13.0"), "numpy": Fact.exactly("2.3.5")}, {}, {}, closed=True)
+        facts = in_cell(
+            Facts({"torch": Fact.exactly("2.13.0"), "numpy": Fact.exactly("2.3.5")}, {}, {}, closed=True), cell
+        )
         if weight == "error":
             with pytest.raises(IncompatibleError):
                 app.require_compatible(cell, facts)
