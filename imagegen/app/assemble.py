@@ -90,7 +90,7 @@ def assemble_image(
                 height = _offer(loading, lock, stack, height)
     except MissingFiles as error:
         if cell.stack:
-            from imagegen.projects.stack import locate_missing  # late: an ordinary build reads no such file
+            from imagegen.lock.stack import locate_missing  # late: an ordinary build reads no such file
 
             locate_missing(error, session.project / cell.stack.path)
         raise

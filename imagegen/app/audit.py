@@ -98,7 +98,7 @@ def refused_keywords(session: Session, subject: Subject) -> Iterator[RefusedKeyw
         if (public := _public(installed_package.version))
     }
     for package in api.names(session.matrix_directories):
-        api_names = session.api_names(package) if package in installed else None
+        api_names = session.knowledge_files.api_names(package) if package in installed else None
         if api_names is None or not _was_read(api_names, package, installed):
             continue
         for name in api_names.names:

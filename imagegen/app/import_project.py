@@ -285,7 +285,7 @@ def _ngc_images(session: Session) -> dict[str, KnownImage]:
 
     The build for the image's CUDA counts, else the newest build for an older CUDA.
     """
-    releases = session.metadata.of(TORCH)
+    releases = session.knowledge_files.metadata.of(TORCH)
     images = {}
     for ngc_image in session.matrix.ngc_images.values():
         version = Version(ngc_image.torch).base_version
@@ -372,7 +372,7 @@ def known_facts(session: Session) -> CudaFacts:
 def _torch_cuda(session: Session, pin: PackagePin) -> str | None:
     """Return the CUDA release of PyPI's build of the torch that an exact pin is, or requires exactly."""
     version = entry.exact_version(pin.specifier)
-    harvested = session.metadata.of(pin.package)
+    harvested = session.knowledge_files.metadata.of(pin.package)
     release = harvested.package.releases.get(version.public) if harvested and version else None
     if release is None:
         return None
@@ -384,7 +384,7 @@ def _torch_cuda(session: Session, pin: PackagePin) -> str | None:
 
 def _required_torch(session: Session, pin: PackagePin) -> str | None:
     """Return the specifier of torch that the release of an exact pin requires; None where there is none, or several."""
-    version, harvested = entry.exact_version(pin.specifier), session.metadata.of(pin.package)
+    version, harvested = entry.exact_version(pin.specifier), session.knowledge_files.metadata.of(pin.package)
     release = harvested.package.releases.get(version.public) if harvested and version else None
     texts = itertools.chain(release.requires or (), *release.extras.values()) if release else ()
     exact = {str(requirement.specifier) for requirement in map(parse_requirement, texts) if requirement.name == TORCH}
@@ -418,7 +418,9 @@ def _without_missing_extras(session: Session, recovered: Recovered) -> Recovered
 
 def _missing_extras(session: Session, pin: PackagePin) -> list[str]:
     """Return the extras of a pin that no harvested release has of those that the pin admits."""
-    harvested = session.metadata.of(pin.package) if pin.extras and pin.specifier and not pin.directory else None
+    harvested = (
+        session.knowledge_files.metadata.of(pin.package) if pin.extras and pin.specifier and not pin.directory else None
+    )
     if harvested is None:
         return []
     allowed = SpecifierSet(pin.specifier, prereleases=True)
@@ -450,7 +452,7 @@ def _requires_torch(session: Session, pin: PackagePin) -> bool:
     seen, pending = {pin.package}, [(pin.package, SpecifierSet(pin.specifier))]
     while pending:
         package, allowed = pending.pop()
-        harvested = session.metadata.of(package)
+        harvested = session.knowledge_files.metadata.of(package)
         releases = harvested.package.releases.values() if harvested else ()
         newest = next((release for release in releases if allowed.contains(release.version)), None)
         for required in map(parse_requirement, (newest.requires or ()) if newest else ()):

@@ -101,7 +101,7 @@ def history(session: Session, cell: Cell, locked: Lock) -> History:
             versions = read_versions(path, locked, commits, session.env)
             return history_of(versions, judge(session, cell, versions), sections, facts, cut=cut)
 
-        inputs = (session.sources, repr((commits, cut, lock.dumps(locked), sections)))
+        inputs = (session.results.digest, repr((commits, cut, lock.dumps(locked), sections)))
         return session.compiled.of("history", str(path), inputs, compute)
     except FetchError as error:
         session.progress.say(f"the history of {cell.id} is left out: {error}")

@@ -20,7 +20,7 @@ from imagegen.lock.facts import facts_of_lock
 from imagegen.lock.make.options import LockOptions
 from imagegen.lock.make.stages import LockRequest, lock_cell
 from imagegen.lock.model import Foundation, Lock
-from imagegen.projects.stack import read_stack
+from imagegen.lock.stack import read_stack
 from imagegen.spec.model import Cell
 from imagegen.wheels.selector import LocalWheelSelector
 

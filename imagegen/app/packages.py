@@ -104,7 +104,7 @@ def _uploaded(session: Session, package: LockedWheel | LockedBuild) -> str | Non
     file = _file(package)
     if day := UPLOADS.get(session.store, file.digest):
         return day
-    harvested = session.metadata.of(package.name)
+    harvested = session.knowledge_files.metadata.of(package.name)
     release = (
         harvested.package.releases.get(package.version) if harvested and harvested.package.index == file.index else None
     )

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn
 
 from imagegen import __version__, lock
 from imagegen import compat as compatibility
 from imagegen import spec as matrix
-from imagegen.compat import metadata
-from imagegen.compat import package_names as api
-from imagegen.compat.package_names import PackageNames
 from imagegen.compat.rule import Rule
 from imagegen.core import compiled, data, net
-from imagegen.core.compiled import ResultCache
+from imagegen.core.compiled import ResultCache, TreeResults
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.data import is_source_tree, shipped
@@ -38,15 +35,11 @@ from imagegen.spec.cells import Matrix
 from imagegen.spec.model import Cell
 
 if TYPE_CHECKING:
-    from imagegen.compat import CellAnswer, Conflict, Facts, Knowledge, MetadataCache, Verdict
-    from imagegen.compat.models import Models
-    from imagegen.compat.scans import PackageDemands
-    from imagegen.compat.statements import StatementTable
+    from imagegen.compat import CellAnswer, Conflict, Facts, Knowledge, KnowledgeFiles, Verdict
     from imagegen.lock.model import Lock
     from imagegen.wheels.catalogue import Catalogue
 
 _SHIPPED = ("matrices", "wheels")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -66,7 +59,6 @@ class Session:
         self.env = env
         self.project = project
         self.progress = progress
-        self._api_rules: dict[str, list[Rule]] = {}  # by package
         self._warnings: dict[str, tuple[Conflict, ...]] = {}  # by cell
         self._read: dict[str, tuple[Lock, str]] = {}  # by cell, its lock and the digest of the file
 
@@ -113,21 +105,17 @@ class Session:
             return ResultCache(None)
 
     @cached_property
-    def sources(self) -> str | None:
-        """The digest of all files of matrices and recipes."""
-        return compiled.digest_of_trees(self.matrix_directories)
-
-    def _compiled(self, kind: str, subject: str, compute: Callable[[], T], *inputs: str | None) -> T:
-        """Return the result of `compute`, which only the files of matrices and the other inputs decide.
+    def results(self) -> TreeResults:
+        """Results over all files of matrices and recipes.
 
         All projects without matrices and recipes of their own share one result.
         """
         owner = os.path.abspath(self.project) if len(self.matrix_directories) > len(_SHIPPED) else ""
-        return self.compiled.of(kind, f"{owner}\n{subject}", (self.sources, *inputs), compute)
+        return TreeResults(self.compiled, self.matrix_directories, owner)
 
     @cached_property
     def matrix(self) -> Matrix:
-        return self._compiled("matrix", "", self._load_matrix)
+        return self.results.of("matrix", "", self._load_matrix)
 
     def _load_matrix(self) -> Matrix:
         try:
@@ -140,15 +128,16 @@ class Session:
         return loaded
 
     @cached_property
+    def knowledge_files(self) -> KnowledgeFiles:
+        """The harvested data of packages."""
+        return compatibility.KnowledgeFiles(self.results)
+
+    @cached_property
     def knowledge(self) -> Knowledge:
         """All data that rules come from."""
-        return compatibility.Knowledge(
-            self.matrix.rules,
-            self.metadata,
-            self.matrix.builds,
-            self.matrix.pin_overrides,
-            self.api_rules,
-            lambda: self.model_types,
+        components = {component.package for component in self.matrix.components.values()}
+        return self.knowledge_files.knowledge(
+            self.matrix.rules, self.matrix.builds, self.matrix.pin_overrides, components
         )
 
     @cached_property
@@ -156,59 +145,11 @@ class Session:
         """The rules about any cell."""
         return compatibility.rules_of_cells(self.knowledge)
 
-    def api_rules(self, packages: Collection[str] | None) -> list[Rule]:
-        """Return the rules about names that pairs of these packages share; None stands for the components."""
-        if packages is None:
-            return self._api_rules_of_components
-        users = [name for name in api.names(self.matrix_directories) if name in packages]
-
-        def of(name: str) -> list[Rule]:
-            if name not in self._api_rules:
-                self._api_rules[name] = self._compiled(
-                    "api-rules", name, lambda: compatibility.api_rules(self.matrix_directories, name)
-                )
-            return self._api_rules[name]
-
-        return [rule for name in users for rule in of(name) if rule.packages <= set(packages)]
-
-    @cached_property
-    def _api_rules_of_components(self) -> list[Rule]:
-        return self.api_rules({component.package for component in self.matrix.components.values()})
-
-    def api_names(self, package: str) -> PackageNames | None:
-        """Return the names that a package shares with others; None where none were harvested. Raises MatrixError."""
-        return self._compiled("api-names", package, lambda: api.load(self.matrix_directories, package))
-
-    @cached_property
-    def harvested(self) -> frozenset[str]:
-        """The packages that have harvested metadata."""
-        return frozenset(metadata.names(self.matrix_directories))
-
-    @cached_property
-    def metadata(self) -> MetadataCache:
-        """The statements of the harvested package metadata, and the demands of scanned wheels."""
-        from imagegen.compat import wheel_scans as scans  # late: what earlier runs have answered needs none
-
-        directories = self.matrix_directories
-        scanned = frozenset(scans.names(directories))
-
-        def demands(name: str) -> PackageDemands | None:
-            if name not in scanned:
-                return None
-            return self._compiled("demands", name, lambda: compatibility.load_demands(directories, name))
-
-        def statements(name: str) -> StatementTable | None:
-            if name not in self.harvested:
-                return None
-            return self._compiled("statements", name, lambda: compatibility.load_table(directories, name))
-
-        return compatibility.MetadataCache(statements, compatibility.ScanCache(demands))
-
     def cell_answers(self, cells: Sequence[Cell]) -> dict[str, CellAnswer]:
         """Return the answers of rules and metadata for cells of the matrix, by cell id."""
         resolved = [cell for cell in cells if not cell.stack and not cell.environments]
         names = ",".join(cell.id for cell in resolved)
-        found = self._compiled(
+        found = self.results.of(
             "answers",
             names,
             lambda: matrix.cell_answers(resolved, self.knowledge),
@@ -245,16 +186,9 @@ class Session:
         """
         if not cell.stack:
             return matrix.facts_of_cell(cell)
-        from imagegen.projects.stack import facts_of_stack  # late: few cells have such a file
+        from imagegen.lock.stack import facts_of_stack  # late: few cells have such a file
 
         return facts_of_stack(cell, self.project)
-
-    @cached_property
-    def model_types(self) -> Models:
-        """The model types of checkpoints, with the releases that support them. Raises MatrixError."""
-        from imagegen.compat import models as model_types  # late: questions alone need it
-
-        return self._compiled("model-types", "", lambda: model_types.load(self.matrix_directories))
 
     @cached_property
     def wheel_catalogue(self) -> Catalogue:
@@ -264,7 +198,7 @@ class Session:
         directories = [
             matrix_directory for matrix_directory in self.matrix_directories if matrix_directory.name == "wheels"
         ]
-        return self._compiled("catalogue", "", lambda: catalogue.load(directories))
+        return self.results.of("catalogue", "", lambda: catalogue.load(directories))
 
     def lock_path(self, cell: Cell) -> Path:
         """Return the path of the project's lock, or of the shipped one if only that exists."""
@@ -341,7 +275,7 @@ class Session:
         Return None if one is not known, because the lock was made and not read.
         """
         read, digest = self._read.get(cell.id, (None, None))
-        digests = [compiled.digest_of_code(), self.sources, digest if read is locked else None]
+        digests = [compiled.digest_of_code(), self.results.digest, digest if read is locked else None]
         digests += [
             self.digest_of_inputs(environment_lock, part)
             for part, environment_lock in locked.by_cell(cell)
@@ -354,9 +288,9 @@ class Session:
         path = os.path.abspath(self.lock_path(cell))
         if cell.environments:
             inputs = self.digest_of_inputs(locked, cell)
-            return self._compiled("lock-check", path, lambda: self._check_environments(locked, cell), inputs)
+            return self.results.of("lock-check", path, lambda: self._check_environments(locked, cell), inputs)
         read, digest = self._read.get(cell.id, (None, None))
-        return self._compiled(
+        return self.results.of(
             "lock-check", path, lambda: self._check_lock(locked, cell), digest if read is locked else None
         )
 
@@ -416,7 +350,7 @@ class Session:
     def require_unchanged_stack(self, locked: Lock, cell: Cell) -> None:
         """Raise LockError where the project's lock file no longer has the packages of a lock."""
         if cell.stack:
-            from imagegen.projects.stack import read_stack  # late: an ordinary build reads no such file
+            from imagegen.lock.stack import read_stack  # late: an ordinary build reads no such file
 
             read_stack(cell.stack, self.project).require_unchanged(locked, cell)
 

@@ -1,54 +1,29 @@
-"""Answer whether a combination or a cell can work, why not, and which nearest combinations do."""
+"""Answer a question about each environment of an image, with the state of its cell."""
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from imagegen.app.session import Session
-from imagegen.compat import (
-    CellAnswer,
-    Explanation,
-    Question,
-    complete,
-    complete_names,
-    explain,
-    missing_metadata,
-    suggest,
-)
-from imagegen.core.context import Context
+from imagegen.compat import CellAnswer, Explanation, Question
+from imagegen.compat.answers import QuestionAnswer, answer
 from imagegen.spec.cells import Matrix
-from imagegen.spec.questions import parse_question, platform_choices, vocabulary_of
 
 if TYPE_CHECKING:
     from imagegen.app.states import CellState
-    from imagegen.wheels.compiling import NeededBuild
-
-
-class WorkingCombination(NamedTuple):
-    """A combination that works, with its changes by name, the command that asks about it, and its builds."""
-
-    changes: dict[str, str]
-    command: str
-    builds: tuple[NeededBuild, ...]
 
 
 class WhyAnswer(NamedTuple):
-    """The answer to a question, with the state of its cell and the nearest combinations that work."""
+    """The answer to a question, with the state of its cell."""
 
-    question: Question
-    explanation: Explanation
+    answer: QuestionAnswer
     state: CellState | None
-    nearest: Sequence[WorkingCombination]
 
     @property
     def exit_code(self) -> int:
-        if self.explanation.answer == "incompatible" or (self.state and self.state.name == "conflict"):
-            return 1
-        return 2 if self.explanation.answer == "unknown" else 0
+        return 1 if self.state and self.state.name == "conflict" else self.answer.exit_code
 
 
 def answer_by_environment(
@@ -59,16 +34,12 @@ def answer_by_environment(
     The name is "" if they name no image with several environments. `sets` are changes of a cell, `model` is a model
     type or "". Raises UsageError, MatrixError.
     """
-    return {name: answer(session, asked, sets, model) for name, asked in _environments(session, words).items()}
+    return {name: _answer(session, asked, sets, model) for name, asked in _environments(session, words).items()}
 
 
-def answer(session: Session, words: Sequence[str], sets: Sequence[str], model: str) -> WhyAnswer:
-    """Return the answer about a combination or a cell. The arguments are as in `answer_by_environment`."""
-    question = replace(_question(session, words, sets), model=model)
-    explanation = explain(question, session.knowledge)
-    state = _state(session, question, explanation)
-    nearest = [] if explanation.answer == "compatible" else _nearest(session, question)
-    return WhyAnswer(question, explanation, state, nearest)
+def _answer(session: Session, words: Sequence[str], sets: Sequence[str], model: str) -> WhyAnswer:
+    question_answer = answer(session, words, sets, model, _with_locked_versions(session, words))
+    return WhyAnswer(question_answer, _state(session, question_answer.question, question_answer.explanation))
 
 
 def _environments(session: Session, words: Sequence[str]) -> dict[str, Sequence[str]]:
@@ -86,41 +57,22 @@ def _environments(session: Session, words: Sequence[str]) -> dict[str, Sequence[
     }
 
 
-def _question(session: Session, words: Sequence[str], sets: Sequence[str]) -> Question:
-    """Return the question; the index is asked for the packages and releases that are not known here."""
-    matrix = _with_locked_versions(session, words)
-    parse = partial(parse_question, words, sets, matrix)
-    metadata, harvested = session.metadata, sorted(session.harvested)
-    question = complete_names(parse(vocabulary_of(matrix, harvested)), metadata)
-    if missing := missing_metadata(question, metadata):
-        from imagegen.index_metadata import on_demand  # late, for the network
-
-        context = Context(session.store, session.settings, session.progress)
-        packages = on_demand.look_up(missing, context, today(), question.facts.extras)
-        for package in packages.values():
-            metadata.add(package)
-        question = complete_names(parse(vocabulary_of(matrix, [*harvested, *packages])), metadata)
-    return complete(question, session.knowledge)
-
-
 def _with_locked_versions(session: Session, words: Sequence[str]) -> Matrix:
     """Return the matrix; cells that the words name have the versions of the lock file that is their stack."""
     cell_ids = {session.matrix.defaults.get(word, word) for word in words}
     if not any(cell.stack and cell.id in cell_ids for cell in session.matrix.all_cells):
         return session.matrix
-    from imagegen.projects.stack import with_known_versions  # late: few cells have such a file
+    from imagegen.lock.stack import with_known_versions  # late: few cells have such a file
 
     return replace(
         session.matrix,
         all_cells=tuple(
-            with_known_versions(cell, session.project, session.metadata) if cell.stack and cell.id in cell_ids else cell
+            with_known_versions(cell, session.project, session.knowledge_files.metadata)
+            if cell.stack and cell.id in cell_ids
+            else cell
             for cell in session.matrix.all_cells
         ),
     )
-
-
-def today() -> str:
-    return str(dt.datetime.now(dt.UTC).date())
 
 
 def _state(session: Session, question: Question, explanation: Explanation) -> CellState | None:
@@ -139,17 +91,3 @@ def _state(session: Session, question: Question, explanation: Explanation) -> Ce
     if question.requested:
         return states.cell_state(answer)
     return cell_states.state(session, cell, answer, cell_states.read_lock(session, cell))
-
-
-def _nearest(session: Session, question: Question) -> Sequence[WorkingCombination]:
-    """Return the nearest combinations that work. Each is judged as a question, so that none has an unknown answer."""
-    nearest = []
-    for suggestion in suggest(question, session.knowledge, platform_choices(session.matrix)):
-        from imagegen.wheels.compiling import needed_builds  # late, for the readers of wheels
-
-        changed = complete(question.changed(suggestion.changes), session.knowledge)
-        if explain(changed, session.knowledge).rest == "compatible":
-            builds = tuple(needed_builds(changed, session.matrix, lambda: session.wheel_catalogue))
-            command = question.command(suggestion.changes)
-            nearest.append(WorkingCombination(dict(suggestion.changes), command, builds))
-    return nearest

@@ -128,7 +128,8 @@ def _explain_text(
         with click.open_file("-", errors="replace") as stream:
             error = stream.read(doctor_log.LONGEST_LOG)
     models = model_types.load(app.matrix_directories)
-    diagnosis = examine_log("the message", error, models, rules=app.matrix.rules, packages=app.harvested)
+    harvested = app.knowledge_files.harvested
+    diagnosis = examine_log("the message", error, models, rules=app.matrix.rules, packages=harvested)
     if as_json:
         app.json(diagnosis.as_dict())
     else:

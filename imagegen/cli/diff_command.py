@@ -15,7 +15,7 @@ from imagegen.cli.numerics_tables import changed_numerics
 from imagegen.cli.output import print_lines
 from imagegen.cli.table import Table
 from imagegen.compare import numerics, references, wording
-from imagegen.compare.difference import CORES, Change, Difference, Rebuild, difference
+from imagegen.compare.difference import Change, Difference, Rebuild, difference
 from imagegen.compare.operands import ComparedLayer, DiffOperand
 from imagegen.core.errors import UsageError
 from imagegen.core.net import Client
@@ -23,7 +23,7 @@ from imagegen.core.text import shown
 from imagegen.image import layers
 from imagegen.oci.documents import Platform
 from imagegen.run.numerics import Fingerprint, recall
-from imagegen.wheels.throttle import duration
+from imagegen.wheels.throttle import CORES, duration
 
 
 @click.command("diff")

@@ -52,7 +52,7 @@ def command(
             raise OptionConflictError("--log explains only a file", fix="leave out the other options")
         machine = MACHINES[app.matrix.select_one(cell).platform] if cell else None
         models = model_types.load(app.matrix_directories)
-        text, packages = log.read(LONGEST_LOG), app.harvested
+        text, packages = log.read(LONGEST_LOG), app.knowledge_files.harvested
         diagnoses = [examine_log(log.name, text, models, machine, rules=app.matrix.rules, packages=packages)]
     else:
         diagnoses = _examine(app, cell, container, fabric=fabric)

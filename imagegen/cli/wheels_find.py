@@ -14,7 +14,6 @@ from packaging.version import Version
 from imagegen import lock
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.cli.table import Table
-from imagegen.compare.difference import CORES, estimate
 from imagegen.core.errors import UsageError
 from imagegen.core.net import Client
 from imagegen.core.text import counted, did_you_mean, shown
@@ -25,7 +24,7 @@ from imagegen.wheels import catalogue
 from imagegen.wheels.find import Candidate, WheelRequirement, find, unreachable
 from imagegen.wheels.offers import WheelSource
 from imagegen.wheels.search import candidate_places, index_listing, need_of, version_of
-from imagegen.wheels.throttle import BuildJob, duration
+from imagegen.wheels.throttle import CORES, BuildJob, duration, estimate
 
 
 @click.command("find")

@@ -19,10 +19,7 @@ from imagegen.lock.debian_versions import version_key
 from imagegen.lock.main_versions import MAIN
 from imagegen.lock.model import Lock, LockedBuild, LockedWheel
 from imagegen.oci.documents import MACHINES
-from imagegen.wheels.throttle import BuildJob, Machine, plan
-
-CORES = 16  # of the machine that build times are estimated for
-_ENOUGH = 1 << 40  # bytes of its memory
+from imagegen.wheels.throttle import BuildJob, estimate
 
 Requires = Callable[[str, str], Sequence[str] | None]  # name, version -> PEP 508, None: not known
 
@@ -371,11 +368,6 @@ def _rebuilds(before: Lock, after: Lock, facts: ComparisonFacts) -> tuple[Rebuil
                     Rebuild(f"{prefix}{build.name}", build.release, reasons, seconds, facts.kept(build), again)
                 )
     return tuple(rebuilds)
-
-
-def estimate(work: BuildJob) -> float | None:
-    """Return the seconds that a build takes on CORES cores with enough memory; None if its cost is not known."""
-    return plan(work, Machine(CORES, _ENOUGH, _ENOUGH, limited=True)).seconds
 
 
 def _rebuild_reasons(build: LockedBuild, before: Lock, after: Lock) -> tuple[str, ...]:

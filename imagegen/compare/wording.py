@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from imagegen.compare.difference import CORES, Change, Difference, Pull, Rebuild, rank
+from imagegen.compare.difference import Change, Difference, Pull, Rebuild, rank
 from imagegen.core.text import counted
-from imagegen.wheels.throttle import duration
+from imagegen.wheels.throttle import CORES, duration
 
 _MAX_NAMED = 3  # changes of a kind that are named; more are counted
 

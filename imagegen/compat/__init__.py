@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     )
     from imagegen.compat.facts import Fact, Facts
     from imagegen.compat.knowledge import Knowledge
+    from imagegen.compat.knowledge_files import KnowledgeFiles
     from imagegen.compat.question import Question, missing_metadata, parse_question
     from imagegen.compat.scans import ScanCache
     from imagegen.compat.sources import rules_of_cells
@@ -36,6 +37,7 @@ __all__ = [
     "Fact",
     "Facts",
     "Knowledge",
+    "KnowledgeFiles",
     "MetadataCache",
     "PlatformChoices",
     "Question",
@@ -78,6 +80,7 @@ __getattr__ = lazy_names(
         "evaluate": ("answer_each", "evaluate_on_gpus", "judge", "minimum_version", "rule_constraints"),
         "facts": ("Fact", "Facts"),
         "knowledge": ("Knowledge",),
+        "knowledge_files": ("KnowledgeFiles",),
         "question": ("Question", "missing_metadata", "parse_question"),
         "scans": ("ScanCache",),
         "sources": ("rules_of_cells",),

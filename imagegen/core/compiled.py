@@ -13,9 +13,9 @@ import os
 import pickle
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -69,6 +69,22 @@ class ResultCache:
             return None
         key = digest_of(digest_of_code(), *present_parts).encode()
         return self._directory / f"{kind}-{digest_of(subject)[:16]}", key
+
+
+class TreeResults:
+    """Results that only files below some directories and other inputs decide, for the owner of the directories."""
+
+    def __init__(self, cache: ResultCache, directories: Sequence[Path], owner: str = "") -> None:
+        self._cache, self.directories, self._owner = cache, directories, owner
+
+    @cached_property
+    def digest(self) -> str | None:
+        """The digest of all files below the directories."""
+        return digest_of_trees(self.directories)
+
+    def of(self, kind: str, subject: str, compute: Callable[[], T], *inputs: str | None) -> T:
+        """Return the result of `compute`."""
+        return self._cache.of(kind, f"{self._owner}\n{subject}", (self.digest, *inputs), compute)
 
 
 def digest_of(*texts: str | bytes) -> str:

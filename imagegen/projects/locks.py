@@ -19,8 +19,7 @@ from imagegen.core.errors import ErrorList, Location, LockError, ProjectFileErro
 from imagegen.core.text import redact
 from imagegen.core.types import parse_requirement, parse_specifier
 from imagegen.core.wheel_target import WheelTarget
-from imagegen.lock import uv_lock
-from imagegen.lock.uv_lock import Root, UvLock, UvPackage
+from imagegen.projects import uv_lock
 from imagegen.projects.model import (
     COMMIT,
     OWN_PACKAGE,
@@ -35,6 +34,7 @@ from imagegen.projects.model import (
     read_text,
     table_lines,
 )
+from imagegen.projects.uv_lock import Root, UvLock, UvPackage
 
 _QUOTED = re.compile(r"""'([^']*)'|"([^"]*)["]""")
 _GLIBC = 36  # minor version of Debian 12's, which the bases of imported images have

@@ -16,6 +16,9 @@ from typing import Any
 from imagegen.core.text import counted
 from imagegen.spec.recipe import Cost
 
+CORES = 16  # of the machine that build times are estimated for
+_ENOUGH = 1 << 40  # bytes of its memory
+
 GB = 10**9
 
 # For builds without measurements. 5 GB: the value that flash-attention's setup.py at 0251105a uses for an nvcc thread.
@@ -114,6 +117,11 @@ def needed(cost: Cost, slots: int) -> int:
 def plan(work: BuildJob, machine: Machine, reserved: int = 0) -> JobPlan:
     """The plan for one build that has the machine to itself, but for `reserved` bytes."""
     return share({"": work}, machine, reserved)[""]
+
+
+def estimate(work: BuildJob) -> float | None:
+    """Return the seconds that a build takes on CORES cores with enough memory; None if its cost is not known."""
+    return plan(work, Machine(CORES, _ENOUGH, _ENOUGH, limited=True)).seconds
 
 
 def share(works: Mapping[str, BuildJob], machine: Machine, reserved: int = 0) -> dict[str, JobPlan]:

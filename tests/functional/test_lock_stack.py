@@ -27,8 +27,8 @@ from imagegen.lock.file import loads
 from imagegen.lock.make.options import LockOptions
 from imagegen.lock.make.stages import LockRequest, lock_cell
 from imagegen.lock.model import URL, Lock, LockedFile, LockedSdist
+from imagegen.lock.stack import read_stack
 from imagegen.lock.uv_resolve import UPLOADS
-from imagegen.projects.stack import read_stack
 from imagegen.spec.model import Cell, Component, StackFile
 from imagegen.spec.model import Requirement as Asked
 from tests.support.lock_workspace import Workspace

@@ -7,7 +7,7 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -17,8 +17,8 @@ import click
 import pytest
 
 from imagegen import lock
-from imagegen.app.session import Session
 from imagegen.cli import main
+from imagegen.core.compiled import TreeResults
 from imagegen.core.data import shipped
 from imagegen.lock.model import Lock
 from tests.support.shipped_locks import shipped_lock
@@ -50,30 +50,32 @@ RESULTS: dict[tuple[bool, str, str, tuple[str, ...]], Any] = {}
 
 
 def compiled_once(
-    session: Session,
+    results: TreeResults,
     kind: str,
     subject: str,
     compute: Callable[[], Any],
     *inputs: str | None,
-    usual: Callable[..., Any] = Session._compiled,
+    usual: Callable[..., Any] = TreeResults.of,
 ) -> Any:
     """Return a result over shipped files, or over the project as `run` makes it, once computed; of others as usual."""
     known = tuple(each for each in inputs if each is not None)
-    has_image = _has_image(session)
-    if len(known) < len(inputs) or not (has_image or session.matrix_directories == _SHIPPED):
-        return usual(session, kind, subject, compute, *inputs)
+    has_image = _has_image(results.directories)
+    if len(known) < len(inputs) or not (has_image or results.directories == _SHIPPED):
+        return usual(results, kind, subject, compute, *inputs)
     key = (has_image, kind, subject, known)
     if key not in RESULTS:
         RESULTS[key] = compute()
     return RESULTS[key]
 
 
-def _has_image(session: Session) -> bool:
-    """Return whether the session's matrix is that of the project as `run` makes it."""
-    own = session.project / "matrices"
-    return session.matrix_directories == [*_SHIPPED, own] and [
-        path.read_text() for path in own.rglob("*") if path.is_file()
-    ] == [IMAGE]
+def _has_image(directories: Sequence[Path]) -> bool:
+    """Return whether the directories are the shipped ones and a project's as `run` makes it."""
+    own = directories[-1]
+    return (
+        directories == [*_SHIPPED, own]
+        and own.name == "matrices"
+        and [path.read_text() for path in own.rglob("*") if path.is_file()] == [IMAGE]
+    )
 
 
 def _load_lock(text: str, path: Path, usual: Callable[..., Lock] = lock.loads) -> Lock:
@@ -111,7 +113,7 @@ def runner(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys.modules["imagegen.cli.main"], "_SIGNALS", {})  # they stay the tests' own
     monkeypatch.setenv("XDG_CACHE_HOME", str(project / "cache"))
-    monkeypatch.setattr(Session, "_compiled", compiled_once)
+    monkeypatch.setattr(TreeResults, "of", compiled_once)
     monkeypatch.setattr(lock, "loads", _load_lock)
 
     def run(*arguments: str) -> Ended:

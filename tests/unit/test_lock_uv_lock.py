@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from packaging.markers import Marker
 
 from imagegen.core.errors import LockError
-from imagegen.lock.uv_lock import DistributionFile, GitCommit, Root, UvPackage, UvSource, parse, select, sha256_of
+from imagegen.projects.uv_lock import DistributionFile, GitCommit, Root, UvPackage, UvSource, parse, select, sha256_of
 from tests.support.errors import raises
 
 HEAD = 'version = 1\nrevision = 3\nrequires-python = ">=3.10"\n'

@@ -144,12 +144,12 @@ def test_metadata_and_answers_are_kept(project: Path, monkeypatch: pytest.Monkey
     one = session(project)
     cells = one.matrix.select("small")
     answers = one.cell_answers(cells)
-    known = one.metadata.of("numpy")
+    known = one.knowledge_files.metadata.of("numpy")
     assert known
     monkeypatch.setattr("imagegen.spec.cell_facts.cell_answers", lambda *_: pytest.fail("judged again"))
     monkeypatch.setattr(metadata, "load", lambda *_: pytest.fail("parsed again"))
     two = session(project)
-    again = two.metadata.of("numpy")
+    again = two.knowledge_files.metadata.of("numpy")
     assert two.cell_answers(cells) == answers
     assert again
     assert again.package == known.package

@@ -44,7 +44,7 @@ from imagegen.lock.resolution_inputs import (
     require_used,
 )
 from imagegen.lock.sources import RequiredFile, fetch_files
-from imagegen.lock.uv_lock import ProjectContents
+from imagegen.lock.uv_project import ProjectContents
 from imagegen.lock.uv_resolve import UPLOADS, Pinned, Remote, ResolveRequest, resolve
 from imagegen.spec.model import Cell, GitSource, Requirement, Sdist
 

@@ -53,9 +53,9 @@ from imagegen.lock.model import (
     file_conflicts_among,
 )
 from imagegen.lock.resolution_inputs import Attempts, ResolutionInputs, default_site, gather
-from imagegen.lock.uv_lock import ProjectContents, UvProject
+from imagegen.lock.stack import ProjectStack, with_needed_recipes
+from imagegen.lock.uv_project import ProjectContents, UvProject
 from imagegen.lock.uv_resolve import Pinned
-from imagegen.projects.stack import ProjectStack, with_needed_recipes
 from imagegen.spec.cell_facts import facts_of_cell
 from imagegen.spec.model import Cell, Requirement
 from imagegen.wheels.selector import WheelSelector

@@ -21,25 +21,18 @@ from imagegen.core.errors import FetchError, ImagegenError, Location, LockError
 from imagegen.core.net import MissingFiles, package_index
 from imagegen.core.text import redact
 from imagegen.core.wheel_target import WheelTarget
-from imagegen.lock import uv_lock
 from imagegen.lock.components import no_wheel
 from imagegen.lock.file import raise_all
 from imagegen.lock.model import URL, Lock, LockedBuild, LockedFile, LockedWheel
 from imagegen.lock.recipes import pyproject
 from imagegen.lock.resolution_inputs import Attempts
 from imagegen.lock.sources import RequiredFile, fetch_files
-from imagegen.lock.uv_lock import (
-    DistributionFile,
-    GitCommit,
-    ProjectContents,
-    Root,
-    UvPackage,
-    commit_source,
-    route,
-)
+from imagegen.lock.uv_project import ProjectContents, commit_source, route
 from imagegen.lock.uv_resolve import Pinned, Remote
+from imagegen.projects import uv_lock
 from imagegen.projects.locks import PylockFile, UvLockFile, read_pylock, read_uv_lock
 from imagegen.projects.model import MarkerTarget, read_text
+from imagegen.projects.uv_lock import DistributionFile, GitCommit, Root, UvPackage
 from imagegen.spec.cell_facts import facts_of_cell
 from imagegen.spec.model import Cell, Component, GitSource, Requirement, Sdist, StackFile
 

@@ -1,0 +1,124 @@
+"""Answer a typed question: parse it, ask the index for unknown names, explain it, and find what works instead.
+
+It stands above imagegen.spec and imagegen.wheels, which the rest of imagegen.compat does not import.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from imagegen.compat.completion import complete, complete_names
+from imagegen.compat.knowledge import Knowledge
+from imagegen.compat.knowledge_files import KnowledgeFiles
+from imagegen.compat.model_types import split_model_types
+from imagegen.compat.question import Question, missing_metadata
+from imagegen.compat.suggestions import suggest
+from imagegen.compat.why import Explanation, explain
+from imagegen.core.config import Settings
+from imagegen.core.context import Context
+from imagegen.core.errors import UsageError
+from imagegen.core.progress import Progress
+from imagegen.core.store import Store
+from imagegen.spec.cells import Matrix
+from imagegen.spec.questions import parse_question, platform_choices, vocabulary_of
+from imagegen.wheels.compiling import NeededBuild, needed_builds
+
+if TYPE_CHECKING:
+    from imagegen.wheels.catalogue import Catalogue
+
+
+class Sources(Protocol):
+    """The data that answers come from. Settings and store are needed only to ask the index."""
+
+    @property
+    def matrix(self) -> Matrix: ...
+    @property
+    def knowledge(self) -> Knowledge: ...
+    @property
+    def knowledge_files(self) -> KnowledgeFiles: ...
+    @property
+    def wheel_catalogue(self) -> Catalogue: ...
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def store(self) -> Store: ...
+    @property
+    def progress(self) -> Progress: ...
+
+
+class WorkingCombination(NamedTuple):
+    """A combination that works, with its changes by name, the command that asks about it, and its builds."""
+
+    changes: dict[str, str]
+    command: str
+    builds: tuple[NeededBuild, ...]
+
+
+class QuestionAnswer(NamedTuple):
+    """The answer to a question, with the nearest combinations that work."""
+
+    question: Question
+    explanation: Explanation
+    nearest: Sequence[WorkingCombination]
+
+    @property
+    def exit_code(self) -> int:
+        """Return 0 if nothing speaks against the combination, 1 if it cannot work, and 2 if that is unknown."""
+        return {"compatible": 0, "incompatible": 1, "unknown": 2}[self.explanation.answer]
+
+
+def answer(
+    sources: Sources, words: Sequence[str], sets: Sequence[str] = (), model: str = "", matrix: Matrix | None = None
+) -> QuestionAnswer:
+    """Return the answer about the words and `--set` options for a model type ("": none).
+
+    `matrix` replaces the matrix of the sources for cells. Raises UsageError, MatrixError.
+    """
+    question = replace(_parse(sources, words, sets, matrix or sources.matrix), model=model)
+    explanation = explain(question, sources.knowledge)
+    nearest = [] if explanation.answer == "compatible" else _nearest(sources, question)
+    return QuestionAnswer(question, explanation, nearest)
+
+
+def one_model_type(words: Sequence[str], sets: Sequence[str] = ()) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """Return the model type among the words and `--set` options ("": none), and the rest of each."""
+    (in_words, words), (in_sets, sets) = split_model_types(words), split_model_types(sets)
+    names = sorted({*in_words, *in_sets})
+    if len(names) > 1:
+        raise UsageError(
+            f"{' and '.join(names)} are several model types", code="usage-several-models", fix="ask about one at a time"
+        )
+    return names[0] if names else "", tuple(words), tuple(sets)
+
+
+def _parse(sources: Sources, words: Sequence[str], sets: Sequence[str], matrix: Matrix) -> Question:
+    """Return the question; the index is asked for the packages and releases that are not known here."""
+    parse = partial(parse_question, words, sets, matrix)
+    metadata, harvested = sources.knowledge_files.metadata, sorted(sources.knowledge_files.harvested)
+    question = complete_names(parse(vocabulary_of(matrix, harvested)), metadata)
+    if missing := missing_metadata(question, metadata):
+        from imagegen.index_metadata import on_demand  # late, for the network
+
+        context = Context(sources.store, sources.settings, sources.progress)
+        today = str(dt.datetime.now(dt.UTC).date())
+        packages = on_demand.look_up(missing, context, today, question.facts.extras)
+        for package in packages.values():
+            metadata.add(package)
+        question = complete_names(parse(vocabulary_of(matrix, [*harvested, *packages])), metadata)
+    return complete(question, sources.knowledge)
+
+
+def _nearest(sources: Sources, question: Question) -> Sequence[WorkingCombination]:
+    """Return the nearest combinations that work. Each is judged as a question, so that none has an unknown answer."""
+    nearest = []
+    for suggestion in suggest(question, sources.knowledge, platform_choices(sources.matrix)):
+        changed = complete(question.changed(suggestion.changes), sources.knowledge)
+        if explain(changed, sources.knowledge).rest == "compatible":
+            builds = tuple(needed_builds(changed, sources.matrix, lambda: sources.wheel_catalogue))
+            command = question.command(suggestion.changes)
+            nearest.append(WorkingCombination(dict(suggestion.changes), command, builds))
+    return nearest
