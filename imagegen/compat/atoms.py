@@ -15,8 +15,8 @@ from typing import NamedTuple
 from packaging.ranges import VersionRange
 from packaging.version import Version
 
+from imagegen.compat.clauses import Literal
 from imagegen.compat.facts import Fact, versions_in
-from imagegen.compat.solve import Literal
 
 
 @dataclass(frozen=True)

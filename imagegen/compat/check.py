@@ -1,4 +1,8 @@
-"""Check rules against each other, and their evidence."""
+"""Check rules against each other, and their evidence.
+
+Implications may form a cycle without harm, since rules have no order. A cycle that forbids its own premise is a
+contradiction like any other.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,6 @@ from imagegen.core.errors import Location, MatrixError, MatrixErrors
 
 CONFIRMED_FOR = dt.timedelta(days=183)  # six months
 
-
-# Implications may form a cycle without harm, since rules have no order. A cycle that forbids its own premise is a
-# contradiction like any other.
 
 _ABSENT = 0b1  # of packages, the first atom
 

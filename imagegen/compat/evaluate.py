@@ -10,11 +10,12 @@ from operator import or_
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from imagegen.compat.clauses import Literal, clauses
 from imagegen.compat.facts import Fact, Facts, linked_rules, on_each_gpu, rules_in_context
 from imagegen.compat.knowledge import Knowledge, RuleSubject
 from imagegen.compat.problem import FreeNames, Problem
 from imagegen.compat.rule import ENV, NO_CUDA, Rule, is_surrounding
-from imagegen.compat.solve import Clause, ClauseOrigin, Contradiction, Literal, State, clauses, smallest, solve
+from imagegen.compat.solve import Clause, ClauseOrigin, Contradiction, State, smallest, solve
 from imagegen.compat.sources import rules_about
 from imagegen.compat.verdict import WORST_FIRST, CellAnswer, Conflict, Verdict
 

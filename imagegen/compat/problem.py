@@ -17,10 +17,11 @@ from packaging.version import Version
 
 from imagegen.compat import atoms
 from imagegen.compat.atoms import ABSENT, Atom
+from imagegen.compat.clauses import Literal, clauses, literals
 from imagegen.compat.facts import Fact, Facts, machine_of, versions_in
 from imagegen.compat.knowledge import Knowledge, RuleSubject
 from imagegen.compat.rule import ENV, NAMED, NO_CUDA, VERSIONED, Rule, is_surrounding
-from imagegen.compat.solve import Clause, ClauseOrigin, Literal, clauses, literals
+from imagegen.compat.solve import Clause, ClauseOrigin
 from imagegen.compat.sources import rules_about
 from imagegen.compat.statements import MetadataCache, Releases, Statement
 

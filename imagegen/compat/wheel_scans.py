@@ -77,7 +77,7 @@ def load(directories: Sequence[Path], package: str) -> PackageScans | None:
 
     Raises MatrixError for a file that cannot be read.
     """
-    from imagegen.compat.scans_file import parse  # late: results of earlier runs stand for most files
+    from imagegen.compat.scans_reader import parse  # late: results of earlier runs stand for most files
 
     return harvested.load(directories, f"{FOLDER}/{package}.json", lambda raw, path: parse(raw, path, package))
 

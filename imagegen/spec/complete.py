@@ -12,25 +12,17 @@ from typing import Literal
 from packaging.version import Version
 
 from imagegen.compat import metadata
-from imagegen.compat.metadata import AmbiguousBuildError, PackageReleases, is_pypi_build
+from imagegen.compat.metadata import PackageReleases
 from imagegen.compat.published_builds import LEADER, Builds
+from imagegen.compat.pypi_build import AmbiguousBuildError, is_pypi_build
 from imagegen.compat.rule import NO_CUDA, SURROUNDINGS, Override, Rule, cuda_version
 from imagegen.core.config import mirror_name
 from imagegen.core.errors import ErrorList, Location, MatrixError
-from imagegen.spec.cells import Matrix, cell_id, inputs, sdist_inputs
-from imagegen.spec.compose import (
-    Composition,
-    Definition,
-    Generation,
-    ancestry,
-    applies,
-    compose,
-    cycle_error,
-    definitions,
-    inherit,
-    removal_errors,
-)
+from imagegen.spec.cell_inputs import inputs, sdist_inputs
+from imagegen.spec.cells import Matrix, cell_id
+from imagegen.spec.compose import Composition, Definition, Generation, applies, compose, definitions
 from imagegen.spec.environments import combined_cell
+from imagegen.spec.extended_images import ancestry, cycle_error, inherit, removal_errors
 from imagegen.spec.foundation import Base
 from imagegen.spec.interpreters import Interpreters
 from imagegen.spec.model import (
@@ -50,7 +42,8 @@ from imagegen.spec.model import (
     WheelAddress,
 )
 from imagegen.spec.recipe import Recipe
-from imagegen.spec.recipe_file import join_env, recipe
+from imagegen.spec.recipe_entries import recipe
+from imagegen.spec.recipe_file import join_env
 from imagegen.spec.references import Entries, PlacedEntry, check_references
 from imagegen.spec.schema import AxisEntry, ComponentUse, ImageEntry, StackFileEntry
 

@@ -17,9 +17,9 @@ from imagegen.core.text import did_you_mean
 from imagegen.spec import document as documents
 from imagegen.spec.cells import Matrix
 from imagegen.spec.complete import complete
-from imagegen.spec.document import explain
 from imagegen.spec.references import Entries, PlacedEntry
 from imagegen.spec.schema import SECTIONS, MatrixFile
+from imagegen.spec.validation_faults import explain
 
 RECIPES = "wheels"  # a directory of this name may hold other things too
 CATALOGUE = "catalogue"  # below it: data of another language, which imagegen.wheels reads

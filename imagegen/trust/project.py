@@ -16,7 +16,7 @@ from imagegen.core import data
 from imagegen.core.errors import MatrixError, MatrixErrors
 from imagegen.core.strict import Strict
 from imagegen.spec import document as documents
-from imagegen.spec.document import explain
+from imagegen.spec.validation_faults import explain
 
 FILE = "publish.yaml"
 _MISSPELT = "publish.yml"

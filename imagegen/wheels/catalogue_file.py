@@ -16,7 +16,7 @@ from imagegen.core import types as t
 from imagegen.core.errors import ErrorList, MatrixError, MatrixErrors
 from imagegen.core.strict import Strict
 from imagegen.spec import document as documents
-from imagegen.spec.document import explain
+from imagegen.spec.validation_faults import explain
 from imagegen.wheels import naming
 from imagegen.wheels.catalogue import Catalogue, CatalogueRelease, KnownFile
 from imagegen.wheels.offers import Offer

@@ -28,7 +28,7 @@ from imagegen.lock import find_links, resolution_inputs
 from imagegen.lock.debian_versions import version_key
 from imagegen.lock.sdist import _check
 from imagegen.lock.wheels import parse_release
-from imagegen.spec import recipe_file
+from imagegen.spec import recipe_entries
 from imagegen.wheels import naming
 from imagegen.wheels.remote_wheelhouse import _called
 from tests.support.matrix_samples import SMALL, load
@@ -106,7 +106,7 @@ def test_what_is_asked_for_or_harvested_is_refused(ask: Callable[[], object], er
         (lambda: find_links._is_release(WHEEL, "demo", "1"), False),
         (lambda: _is_of(WHEEL, "demo"), False),
         (lambda: _is_of(SDIST, "demo"), False),
-        (lambda: recipe_file._is_of(SDIST, "demo", "1"), False),
+        (lambda: recipe_entries._is_of(SDIST, "demo", "1"), False),
         (lambda: naming.read(WHEEL), None),
         (lambda: _called("demo-1-py3-none-any.whl", "demo", DIGITS), False),
         (lambda: goes_back("1", DIGITS), False),

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from imagegen.compat import scans_file
+from imagegen.compat import scans_file, scans_reader
 from imagegen.compat import wheel_scans as scans
 from imagegen.compat.wheel_scans import CAPABILITIES, PackageScans, ScannedLibrary, WheelScan, WheelVerdict
 from imagegen.core.data import shipped
@@ -75,7 +75,7 @@ PACKAGES = st.lists(SCANS, max_size=4, unique_by=lambda each: each.version).map(
 
 @given(PACKAGES)
 def test_a_file_gives_back_what_was_written(package: PackageScans) -> None:
-    assert scans_file.parse(scans_file.dumps(package), name="pack") == package
+    assert scans_reader.parse(scans_file.dumps(package), name="pack") == package
 
 
 @given(PACKAGES, st.randoms())
@@ -132,15 +132,15 @@ def release(**changes: object) -> dict[str, object]:
 )  # fmt: skip
 def test_what_is_no_file_of_scans_is_an_error_that_names_the_command(raw: bytes) -> None:
     with pytest.raises(MatrixError) as caught:
-        scans_file.parse(raw, Path("matrices/scans/pack.json"))
+        scans_reader.parse(raw, Path("matrices/scans/pack.json"))
     assert caught.value.code == "matrix-scans-malformed"
     assert "python -m tools.harvest --scan pack" in str(caught.value.fix)
 
 
 def test_a_file_about_another_package_is_an_error() -> None:
-    assert scans_file.parse(spoiled(), name="pack").releases["1.0"].libraries[0].code == ((("sm_80",), 3),)
+    assert scans_reader.parse(spoiled(), name="pack").releases["1.0"].libraries[0].code == ((("sm_80",), 3),)
     with raises("matrix-scans-malformed"):
-        scans_file.parse(spoiled(), name="other")
+        scans_reader.parse(spoiled(), name="other")
 
 
 def test_the_last_directory_with_a_file_counts(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ SHIPPED = scans.names([MATRICES])
 def test_a_shipped_file_is_as_it_is_written_and_says_what_the_audit_says_today(name: str) -> None:
     # `tools.harvest --scan` writes new verdicts after a change of the audit, or of its index of torch's exports.
     path = scans.path_of(MATRICES, name)
-    package = scans_file.parse(path.read_bytes(), path, name)
+    package = scans_reader.parse(path.read_bytes(), path, name)
     assert scans_file.dumps(package) == path.read_bytes()
     for each in package.releases.values():
         assert each.verdict == judge(name, each.libraries), each.version
