@@ -10,11 +10,7 @@ from functools import cache
 
 from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag
-from packaging.utils import (
-    canonicalize_name,
-    parse_sdist_filename,
-    parse_wheel_filename,
-)
+from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
 from packaging.version import Version
 
 from imagegen.compat.metadata import PackageReleases, ReleaseMetadata, holds

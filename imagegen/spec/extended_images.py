@@ -9,9 +9,7 @@ from imagegen.core.errors import MatrixError
 from imagegen.core.text import did_you_mean
 from imagegen.spec.compose import Generation, compose, removable
 from imagegen.spec.references import PlacedEntry
-from imagegen.spec.schema import (
-    ImageEntry,
-)
+from imagegen.spec.schema import ImageEntry
 
 _NAMED = 4  # changes that a derived description names
 

@@ -15,15 +15,7 @@ from imagegen.core.errors import ErrorList, MatrixError
 from imagegen.core.gpu import Gpu
 from imagegen.spec.model import Component, EnvVar
 from imagegen.spec.prefix import Prefix
-from imagegen.spec.recipe import (
-    PREFIX_JOBS,
-    Commit,
-    LocalSource,
-    Patch,
-    Recipe,
-    ReleaseOverride,
-    SdistFile,
-)
+from imagegen.spec.recipe import PREFIX_JOBS, Commit, LocalSource, Patch, Recipe, ReleaseOverride, SdistFile
 
 if TYPE_CHECKING:
     from imagegen.spec.references import PlacedEntry
