@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings as hypothesis_settings
 from xdist.scheduler import LoadScopeScheduling
 
-from imagegen.app.session import Session
+from imagegen.app.project import ProjectContext
 from imagegen.core.config import Settings
 from imagegen.core.oci import LayerDescriptor
 from imagegen.core.store import Store
@@ -195,4 +195,4 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 @pytest.fixture
 def shared_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let sessions of projects without matrices of their own share what they compute of shipped files."""
-    monkeypatch.setattr(Session, "_compiled", command_line.compiled_once)
+    monkeypatch.setattr(ProjectContext, "kept", command_line.compiled_once)

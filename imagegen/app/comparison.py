@@ -8,18 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
+from imagegen.app.matrices import Matrices
 from imagegen.app.session import Session
 from imagegen.compare import image_bytes
 from imagegen.compare.image_bytes import ReadImage, ReadIndex
 from imagegen.compare.references import ImageLocation, OperandSources
 from imagegen.compare.verdict import ImageVerdict, StepResult, StepStatus
-from imagegen.compare.verify import (
-    Attachments,
-    VerificationOptions,
-    VerifiedImage,
-    verify_attachments,
-    verify_index,
-)
+from imagegen.compare.verify import Attachments, VerificationOptions, VerifiedImage, verify_attachments, verify_index
 from imagegen.core.data import parse_json
 from imagegen.core.errors import UsageError
 from imagegen.core.net import Client
@@ -42,7 +37,7 @@ def operand_sources(session: Session, client: Client) -> OperandSources:
     """Return the places in which references are resolved."""
 
     def cell(word: str) -> str | None:
-        cells = _selected(session, word)
+        cells = _selected(session.matrices, word)
         if len(cells) > 1:
             raise UsageError(
                 f"{word} are several cells",
@@ -53,7 +48,7 @@ def operand_sources(session: Session, client: Client) -> OperandSources:
 
     def locked(name: str) -> tuple[Lock | None, Path]:
         selected = session.matrix.select_one(name)
-        return session.find_lock(selected), session.lock_path(selected)
+        return session.lock_files.find(selected), session.lock_files.path(selected)
 
     def documents(source: ImageLocation, digest: str, kind: Kind) -> list[bytes]:
         """Return the attached documents of one kind; those that a trusted signer attests come first."""
@@ -75,14 +70,14 @@ def operand_sources(session: Session, client: Client) -> OperandSources:
                     by_device.setdefault(device_fingerprint.device, device_fingerprint)
         return tuple(by_device.values())
 
-    project = projects.load(session.project)
-    everywhere = (session.project, session.settings, session.store, client)
-    return OperandSources(*everywhere, cell, locked, partial(known_names, session), attached, fingerprints)
+    project = projects.load(session.project.directory)
+    everywhere = (session.project.directory, session.project.settings, session.project.store, client)
+    return OperandSources(*everywhere, cell, locked, partial(known_names, session.matrices), attached, fingerprints)
 
 
-def known_names(session: Session) -> list[str]:
+def known_names(matrices: Matrices) -> list[str]:
     """Return the names of images and cells."""
-    return [*session.matrix.defaults, *(cell.id for cell in session.matrix.all_cells)]
+    return [*matrices.matrix.defaults, *(cell.id for cell in matrices.matrix.all_cells)]
 
 
 def verify_image(
@@ -139,11 +134,11 @@ def read_attachments(source: ImageLocation, digest: str, project: Project, no_si
     return Attachments(repository.referrers(digest), repository.artifact, gathered, trust.has_signers, no_signer)
 
 
-def _selected(session: Session, word: str) -> Sequence[Cell]:
+def _selected(matrices: Matrices, word: str) -> Sequence[Cell]:
     if set(word) & set(":/@") or not word:
         return ()
     try:
-        cells = session.matrix.select(word)
+        cells = matrices.matrix.select(word)
     except UsageError:
         return ()
     return cells

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from imagegen.app.entries import entry_path
 from imagegen.app.image_subject import LAYOUT, main_environment, read_image
 from imagegen.app.import_project import BASE_SYSTEM, Imported, choose_python, known_facts, write_imported
+from imagegen.app.project import ProjectContext
 from imagegen.app.session import Session
 from imagegen.core import types as t
 from imagegen.core.errors import FetchError, Location, UsageError
@@ -67,9 +68,9 @@ def import_image(session: Session, reference: str, name: str | None, cuda: str =
     """
     if name is None:
         raise UsageError("the image needs a name", code="usage-name-missing", fix="add --name IMAGE")
-    entry_path(session, name, entry.MARK)  # reads the matrix first: cheaper than reading an image
-    with session.store.temporary_directory("import") as scratch:
-        contents = _read(session, reference, scratch)
+    entry_path(session.matrices, name, entry.MARK)  # reads the matrix first: cheaper than reading an image
+    with session.project.store.temporary_directory("import") as scratch:
+        contents = _read(session.project, reference, scratch)
     tree = LayeredTree()
     for layer in contents.layers:
         tree.add(layer)
@@ -82,23 +83,23 @@ def import_image(session: Session, reference: str, name: str | None, cuda: str =
         raise malformed(
             f"the image sets {len(variables):,} variables", location, f"at most {_MOST_VARIABLES:,} are read"
         )
-    main = main_environment(tree, variables, reference, session.progress)
+    main = main_environment(tree, variables, reference, session.project.progress)
     asked = [(f"=={main.python}.*", source)] if main.python else []
-    python = choose_python(session, asked, location)
+    python = choose_python(session.matrices, asked, location)
     recovered = _recovered(contents, distributions(tree, main), variables, location)
-    base = entry.platform(recovered, python, known_facts(session), cuda_value=cuda).base
+    base = entry.platform(recovered, python, known_facts(session.matrices), cuda_value=cuda).base
     recovered = _with_system(
         recovered, tree, next(cell.base for cell in session.matrix.all_cells if cell.base.name == base), location
     )
     return write_imported(session, name, recovered, python, source, location, cuda=cuda)
 
 
-def _read(session: Session, reference: str, scratch: Path) -> ArchivedImage:
+def _read(project: ProjectContext, reference: str, scratch: Path) -> ArchivedImage:
     path = Path(reference)
     if path.is_dir():
         reference = f"{LAYOUT}{reference}"
     if not path.is_file():
-        return read_image(reference, scratch, session.settings, session.progress)
+        return read_image(reference, scratch, project.settings, project.progress)
     machine = platform.machine()
     machine_platform = Platform("linux", PLATFORMS.get(machine, machine).rpartition("/")[2])
     try:
@@ -109,10 +110,7 @@ def _read(session: Session, reference: str, scratch: Path) -> ArchivedImage:
 
 
 def _recovered(
-    contents: ArchivedImage,
-    installed: tuple[InstalledDistribution, ...],
-    variables: dict[str, str],
-    location: Location,
+    contents: ArchivedImage, installed: tuple[InstalledDistribution, ...], variables: dict[str, str], location: Location
 ) -> Recovered:
     omissions = []
     pins = []
@@ -134,11 +132,7 @@ def _recovered(
             env[key] = value, location
     cuda = re.match(r"\d+\.\d+", variables.get("CUDA_VERSION", ""))
     return Recovered(
-        tuple(pins),
-        (*omissions, *config_omissions),
-        cuda=(cuda[0], location) if cuda else None,
-        env=env,
-        config=config,
+        tuple(pins), (*omissions, *config_omissions), cuda=(cuda[0], location) if cuda else None, env=env, config=config
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from imagegen.app.matrices import Matrices
 from imagegen.app.session import Session
 from imagegen.compat import (
     CellAnswer,
@@ -61,25 +62,25 @@ def answer_by_environment(
     The name is "" if they name no image with several environments. `sets` are changes of a cell, `model` is a model
     type or "". Raises UsageError, MatrixError.
     """
-    return {name: answer(session, asked, sets, model) for name, asked in _environments(session, words).items()}
+    return {name: answer(session, asked, sets, model) for name, asked in _environments(session.matrices, words).items()}
 
 
 def answer(session: Session, words: Sequence[str], sets: Sequence[str], model: str) -> WhyAnswer:
     """Return the answer about a combination or a cell. The arguments are as in `answer_by_environment`."""
-    question = replace(_question(session, words, sets), model=model)
-    explanation = explain(question, session.knowledge)
+    question = replace(_question(session.matrices, words, sets), model=model)
+    explanation = explain(question, session.matrices.knowledge)
     state = _state(session, question, explanation)
-    nearest = [] if explanation.answer == "compatible" else _nearest(session, question)
+    nearest = [] if explanation.answer == "compatible" else _nearest(session.matrices, question)
     return WhyAnswer(question, explanation, state, nearest)
 
 
-def _environments(session: Session, words: Sequence[str]) -> dict[str, Sequence[str]]:
+def _environments(matrices: Matrices, words: Sequence[str]) -> dict[str, Sequence[str]]:
     """Return the words that ask about each environment of the image that they name, by its name.
 
     If they name no image with several environments, return them by the name "".
     """
-    word_of = {session.matrix.defaults.get(word, word): word for word in words}
-    cells = (cell for cell in session.matrix.all_cells if cell.environments and cell.id in word_of)
+    word_of = {matrices.matrix.defaults.get(word, word): word for word in words}
+    cells = (cell for cell in matrices.matrix.all_cells if cell.environments and cell.id in word_of)
     if (cell := next(cells, None)) is None:
         return {"": words}
     return {
@@ -88,35 +89,37 @@ def _environments(session: Session, words: Sequence[str]) -> dict[str, Sequence[
     }
 
 
-def _question(session: Session, words: Sequence[str], sets: Sequence[str]) -> Question:
+def _question(matrices: Matrices, words: Sequence[str], sets: Sequence[str]) -> Question:
     """Return the question; the index is asked for the packages and releases that are not known here."""
-    matrix = _with_locked_versions(session, words)
+    matrix = _with_locked_versions(matrices, words)
     parse = partial(parse_question, words, sets, matrix)
-    metadata, harvested = session.metadata, sorted(session.harvested)
+    metadata, harvested = matrices.metadata, sorted(matrices.harvested)
     question = complete_names(parse(Vocabulary.of(matrix, harvested)), metadata)
     if missing := missing_metadata(question, metadata):
         from imagegen.index_metadata import on_demand  # late, for the network
 
-        context = Context(session.store, session.settings, session.progress)
+        context = Context(matrices.project.store, matrices.project.settings, matrices.project.progress)
         packages = on_demand.look_up(missing, context, today(), question.extras)
         for package in packages.values():
             metadata.add(package)
         question = complete_names(parse(Vocabulary.of(matrix, [*harvested, *packages])), metadata)
-    return complete(question, session.knowledge)
+    return complete(question, matrices.knowledge)
 
 
-def _with_locked_versions(session: Session, words: Sequence[str]) -> Matrix:
+def _with_locked_versions(matrices: Matrices, words: Sequence[str]) -> Matrix:
     """Return the matrix; cells that the words name have the versions of the lock file that is their stack."""
-    cell_ids = {session.matrix.defaults.get(word, word) for word in words}
-    if not any(cell.stack and cell.id in cell_ids for cell in session.matrix.all_cells):
-        return session.matrix
+    cell_ids = {matrices.matrix.defaults.get(word, word) for word in words}
+    if not any(cell.stack and cell.id in cell_ids for cell in matrices.matrix.all_cells):
+        return matrices.matrix
     from imagegen.projects.stack import with_known_versions  # late: few cells have such a file
 
     return replace(
-        session.matrix,
+        matrices.matrix,
         all_cells=tuple(
-            with_known_versions(cell, session.project, session.metadata) if cell.stack and cell.id in cell_ids else cell
-            for cell in session.matrix.all_cells
+            with_known_versions(cell, matrices.project.directory, matrices.metadata)
+            if cell.stack and cell.id in cell_ids
+            else cell
+            for cell in matrices.matrix.all_cells
         ),
     )
 
@@ -140,18 +143,18 @@ def _state(session: Session, question: Question, explanation: Explanation) -> Ce
     answer = CellAnswer(explanation.answer, " ".join(reasons))
     if question.requested:
         return states.cell_state(answer)
-    return cell_states.state(session, cell, answer, cell_states.read_lock(session, cell))
+    return cell_states.state(session.lock_files, cell, answer, cell_states.read_lock(session.lock_files, cell))
 
 
-def _nearest(session: Session, question: Question) -> Sequence[WorkingCombination]:
+def _nearest(matrices: Matrices, question: Question) -> Sequence[WorkingCombination]:
     """Return the nearest combinations that work. Each is judged as a question, so that none has an unknown answer."""
     nearest = []
-    for suggestion in suggest(question, session.knowledge, PlatformChoices.of(session.matrix)):
+    for suggestion in suggest(question, matrices.knowledge, PlatformChoices.of(matrices.matrix)):
         from imagegen.wheels.compiling import needed_builds  # late, for the readers of wheels
 
-        changed = complete(question.changed(suggestion.changes), session.knowledge)
-        if explain(changed, session.knowledge).rest == "compatible":
-            builds = tuple(needed_builds(changed, session.matrix, lambda: session.wheel_catalogue))
+        changed = complete(question.changed(suggestion.changes), matrices.knowledge)
+        if explain(changed, matrices.knowledge).rest == "compatible":
+            builds = tuple(needed_builds(changed, matrices.matrix, lambda: matrices.wheel_catalogue))
             command = question.command(suggestion.changes)
             nearest.append(WorkingCombination(dict(suggestion.changes), command, builds))
     return nearest

@@ -1,4 +1,4 @@
-"""The session of a command. Results go to stdout (`out`, `json`), messages to stderr (`progress`)."""
+"""The run of a command. Results go to stdout (`out`, `json`), messages to stderr (`progress`)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from imagegen.app.project import ProjectContext
 from imagegen.app.session import Session
 from imagegen.core.errors import ImagegenError
 from imagegen.core.progress import Output, PlainOutput, Terminal
@@ -20,13 +21,15 @@ from imagegen.core.progress import Output, PlainOutput, Terminal
 _FORMATTING = ("COLUMNS", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 
 
-class App(Session):
-    """One run of the command line."""
+class App:
+    """One run of the command line, with its session and its outputs."""
 
-    def __init__(self, env: Mapping[str, str], project: Path) -> None:
+    def __init__(self, env: Mapping[str, str], directory: Path) -> None:
         self.console = _output(env, stderr=True)
         self.out = _output(env)
-        super().__init__(env, project, Terminal(self.console))
+        self.progress = Terminal(self.console)
+        self.project = ProjectContext(env, directory, self.progress)
+        self.session = Session(self.project)
 
     def json(self, value: Any) -> None:
         click.echo(json.dumps(value, indent=2, sort_keys=True))
@@ -60,7 +63,7 @@ def complete_cells(ctx: click.Context, param: click.Parameter, incomplete: str) 
     Cells are listed only after the full name of an image, because there are many.
     """
     try:
-        matrix = App(os.environ, Path(ctx.find_root().params.get("project") or ".")).matrix
+        matrix = App(os.environ, Path(ctx.find_root().params.get("project") or ".")).session.matrix
     except ImagegenError:
         return []
     images = [CompletionItem(name, help=matrix.select(name)[0].description) for name in matrix.defaults]

@@ -84,7 +84,9 @@ def command(
     reports: list[AuditReport] = []
     sources: dict[str, LockLocation] = {}
     for subject, source in subjects(app, required):
-        reports.append(audit(subject, tuple(app.matrix.gpus.values()), refused_keywords(app, subject)))
+        reports.append(
+            audit(subject, tuple(app.session.matrix.gpus.values()), refused_keywords(app.session.matrices, subject))
+        )
         sources |= {subject.name: source} if source else {}
         if not as_json:
             _print(app, reports[-1], everything=everything, each_package=required.loose)
@@ -106,7 +108,7 @@ def _print(app: App, report: AuditReport, *, everything: bool, each_package: boo
 
 def _gpus(app: App, names: tuple[str, ...]) -> tuple[Gpu, ...]:
     """Return the GPUs with these names. Raises UsageError for an unknown GPU."""
-    vocabulary = Vocabulary.of(app.matrix) if names else None
+    vocabulary = Vocabulary.of(app.session.matrix) if names else None
     gpus_by_name = {gpu.name: gpu for name in names if vocabulary for gpu in vocabulary.gpu(name)}
     return tuple(sorted(gpus_by_name.values(), key=lambda gpu: tuple(map(int, gpu.capability.split(".")))))
 
@@ -126,8 +128,10 @@ def _explain_text(
     if error == "-":
         with click.open_file("-", errors="replace") as stream:
             error = stream.read(doctor_log.LONGEST_LOG)
-    models = model_types.load(app.matrix_directories)
-    diagnosis = doctor.examine_log("the message", error, models, rules=app.matrix.rules, packages=app.harvested)
+    models = model_types.load(app.project.matrix_directories)
+    diagnosis = doctor.examine_log(
+        "the message", error, models, rules=app.session.matrix.rules, packages=app.session.matrices.harvested
+    )
     if as_json:
         app.json(diagnosis.as_dict())
     else:

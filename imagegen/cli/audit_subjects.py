@@ -68,15 +68,17 @@ def _read_subjects(app: App, required: AuditArguments) -> Iterator[Audited]:
     if required.image is not None:
         from imagegen.app import image_subject
 
-        gpus = app.matrix.gpus.values()
+        gpus = app.session.matrix.gpus.values()
         yield (
-            image_subject.image_subject(required.image, required.gpus, app.settings, app.progress, known_gpus=gpus),
+            image_subject.image_subject(
+                required.image, required.gpus, app.project.settings, app.progress, known_gpus=gpus
+            ),
             None,
         )
     elif required.site:
         from imagegen.image.inventory.subjects import site_subject
 
-        yield site_subject(required.site, required.gpus, app.progress, variables=app.env), None
+        yield site_subject(required.site, required.gpus, app.progress, variables=app.project.env), None
     elif required.loose:
         from imagegen.audit.readers.loose_wheels import named_wheels_subject
 
@@ -100,7 +102,7 @@ def _cells(app: App, required: AuditArguments) -> Iterator[Audited]:
             fix='name one cell, or a glob such as "hopper-*"',
         )
     try:
-        chosen = app.matrix.select(pattern)
+        chosen = app.session.matrix.select(pattern)
     except UsageError as error:
         if not re.search("[:/]", pattern):
             raise
@@ -114,10 +116,12 @@ def _cells(app: App, required: AuditArguments) -> Iterator[Audited]:
     from imagegen.app.assemble import require_wheels
     from imagegen.image.inventory.subjects import cell_subject
 
-    pairs = [pair for cell in chosen for pair in app.fresh_lock(cell).by_cell(cell)]  # one for each environment
-    unique = {cell.id: (cell, require_wheels(app, cell, lock)) for cell, lock in pairs}
+    pairs = [
+        pair for cell in chosen for pair in app.session.lock_files.fresh(cell).by_cell(cell)
+    ]  # one for each environment
+    unique = {cell.id: (cell, require_wheels(app.project, cell, lock)) for cell, lock in pairs}
     for cell, lock in unique.values():
-        yield cell_subject(lock, cell, app.context_for(cell)), lock_source(app.lock_path(cell))
+        yield cell_subject(lock, cell, app.project.context_for(cell)), lock_source(app.session.lock_files.path(cell))
 
 
 def lock_source(lock: Path) -> LockLocation | None:

@@ -74,14 +74,14 @@ def command(
         return build_into_layout(app, groups[0], directory, options, as_json=as_json)
     chosen = [chosen_cell for group in groups for chosen_cell in group]
     if len(chosen) > 1:
-        results = build_cells(app, chosen, options)
+        results = build_cells(app.session.lock_files, chosen, options)
         if as_json:
             app.json([result.as_dict() for result in results])
         else:
             _results_table(results).print(app.out)
         return next((result.code for result in results if result.code), 0)
     (only,) = chosen
-    built = build_into_engine(app, only, app.fresh_lock(only), options)
+    built = build_into_engine(app, only, app.session.lock_files.fresh(only), options)
     if as_json:
         app.json([_as_dict(only, built)])
     else:
@@ -91,9 +91,9 @@ def command(
 
 def build_into_layout(app: App, cells: Sequence[Cell], directory: Path, options: BuildOptions, *, as_json: bool) -> int:
     """Build a layout of the cells, and print its digest. Raises the errors of `build_layout`."""
-    locks = [(chosen_cell, app.fresh_lock(chosen_cell)) for chosen_cell in cells]
+    locks = [(chosen_cell, app.session.lock_files.fresh(chosen_cell)) for chosen_cell in cells]
     app.progress.say("note: no smoke checks, they need an engine that runs the image")
-    built = build_layout(app, locks, directory, options, compile_wheels=options.builder is not None)
+    built = build_layout(app.session, locks, directory, options)
     if as_json:
         app.json([_as_dict(cell, image) for cell, image in zip(cells, built, strict=True)])
         return 0
@@ -134,9 +134,9 @@ def build_into_engine(app: App, cell: Cell, lock: Lock, options: BuildOptions) -
     """
     from imagegen.engine import Engine  # late, because a build into a layout needs no engine
 
-    with Engine.connect(app.settings, app.progress) as engine:
+    with Engine.connect(app.project.settings, app.progress) as engine:
         try:
-            built = build_image(app, cell, lock, engine, options)
+            built = build_image(app.session, cell, lock, engine, options)
         except SmokeError as error:
             from imagegen.run.smoke import SmokeFailed  # late, because few builds fail so
 

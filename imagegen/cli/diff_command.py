@@ -43,10 +43,10 @@ def command(app: App, *, before: str, after: str, platform: str | None, as_json:
     the store by digest, or OCI layouts (oci:DIR).
     """
     first, second = _platforms(platform)
-    with Client(app.settings) as client:
-        sources = operand_sources(app, client)
+    with Client(app.project.settings) as client:
+        sources = operand_sources(app.session, client)
         sides = references.read(before, sources, first), references.read(after, sources, second)
-        comparison = difference(*sides, comparison_facts(app))
+        comparison = difference(*sides, comparison_facts(app.session.matrices))
         results = numerics.compare(*(_fingerprints(app, side) for side in (comparison.before, comparison.after)))
     if as_json:
         app.json({**_as_dict(comparison), "numerics": asdict(results) if results else None})
@@ -78,8 +78,8 @@ def _platforms(text: str | None) -> tuple[Platform | None, Platform | None]:
 
 def _fingerprints(app: App, side: DiffOperand) -> tuple[Fingerprint, ...]:
     """Return the image's results of `imagegen test --numerics`, first from the store, then from its attachments."""
-    digest = side.digest or (layers.built_digest(side.lock, app.store) if side.lock else None)
-    stored = recall(app.store, digest) if digest else ()
+    digest = side.digest or (layers.built_digest(side.lock, app.project.store) if side.lock else None)
+    stored = recall(app.project.store, digest) if digest else ()
     devices = {measured.device for measured in stored}
     return (*stored, *(fingerprint for fingerprint in side.fingerprints if fingerprint.device not in devices))
 

@@ -47,10 +47,12 @@ def command(
     if log:
         if fabric or container is not None:
             raise OptionConflictError("--log explains only a file", fix="leave out the other options")
-        machine = MACHINES[app.matrix.select_one(cell).platform] if cell else None
-        models = model_types.load(app.matrix_directories)
-        text, packages = log.read(LONGEST_LOG), app.harvested
-        diagnoses = [doctor.examine_log(log.name, text, models, machine, rules=app.matrix.rules, packages=packages)]
+        machine = MACHINES[app.session.matrix.select_one(cell).platform] if cell else None
+        models = model_types.load(app.project.matrix_directories)
+        text, packages = log.read(LONGEST_LOG), app.session.matrices.harvested
+        diagnoses = [
+            doctor.examine_log(log.name, text, models, machine, rules=app.session.matrix.rules, packages=packages)
+        ]
     else:
         diagnoses = _examine(app, cell, container, fabric=fabric)
     if as_json:
@@ -69,19 +71,21 @@ def _examine(app: App, cell: str | None, container: str | None, *, fabric: bool)
     if fabric and container is not None:
         raise OptionConflictError("--fabric examines this host", fix="leave out --container")
     if fabric:
-        return [_fabric(app, chosen) for chosen in (app.matrix.select(cell) if cell else [None])]
+        return [_fabric(app, chosen) for chosen in (app.session.matrix.select(cell) if cell else [None])]
     if container is not None:
-        with Engine.connect(app.settings, app.progress) as engine:
+        with Engine.connect(app.project.settings, app.progress) as engine:
             return [
-                doctor.examine_container(engine, container, model_types.load(app.matrix_directories), app.matrix.rules)
+                doctor.examine_container(
+                    engine, container, model_types.load(app.project.matrix_directories), app.session.matrix.rules
+                )
             ]
     if cell:
-        locks = [(chosen, app.find_lock(chosen)) for chosen in app.matrix.select(cell)]
+        locks = [(chosen, app.session.lock_files.find(chosen)) for chosen in app.session.matrix.select(cell)]
         return [
-            doctor.examine_host(app.settings, doctor.facts_of(chosen, lock, app.matrix.rules), lock)
+            doctor.examine_host(app.project.settings, doctor.facts_of(chosen, lock, app.session.matrix.rules), lock)
             for chosen, lock in locks
         ]
-    return [doctor.examine_host(app.settings, Image())]
+    return [doctor.examine_host(app.project.settings, Image())]
 
 
 def _fabric(app: App, cell: Cell | None) -> doctor.Diagnosis:
@@ -89,8 +93,8 @@ def _fabric(app: App, cell: Cell | None) -> doctor.Diagnosis:
     host = doctor.gather()
     if cell is None:
         return doctor.examine_fabric(Image(), None, host, doctor.Measured())
-    lock = app.find_lock(cell)
-    facts = doctor.facts_of(cell, lock, app.matrix.rules)
+    lock = app.session.lock_files.find(cell)
+    facts = doctor.facts_of(cell, lock, app.session.matrix.rules)
     return doctor.examine_fabric(
         facts, lock, host, _measured(app, cell, lock) if host.machine.gpus else doctor.Measured()
     )
@@ -109,7 +113,7 @@ def _measured(app: App, cell: Cell, lock: Lock | None) -> doctor.Measured:
     tag = local_tags(lock)[1]
     default, locked = lock.by_cell(cell)[0]
     try:
-        with Engine.connect(app.settings, app.progress) as engine:
+        with Engine.connect(app.project.settings, app.progress) as engine:
             if engine.image_digest(tag) is None:
                 return doctor.Measured(
                     reason=f"nothing was measured, because {tag} is not in Docker (`imagegen build {cell.id}`)"

@@ -22,12 +22,14 @@ def command(app: App, *, pattern: str | None, as_json: bool) -> None:
 
     The list has the purpose of each, its state as in `imagegen matrix`, and whether it is built (in the store).
     """
-    built = images.images(app.store)
-    patterns = [pattern] if pattern else [*app.matrix.defaults]
-    cells = tuple(cell for selected in patterns for cell in app.matrix.select(selected))
-    locks = {cell.id: cell_states.read_lock(app, cell) for cell in cells}
-    answers = app.cell_answers(cells)
-    states = {cell.id: cell_states.state(app, cell, answers[cell.id], locks[cell.id]) for cell in cells}
+    built = images.images(app.project.store)
+    patterns = [pattern] if pattern else [*app.session.matrix.defaults]
+    cells = tuple(cell for selected in patterns for cell in app.session.matrix.select(selected))
+    locks = {cell.id: cell_states.read_lock(app.session.lock_files, cell) for cell in cells}
+    answers = app.session.judge.cell_answers(cells)
+    states = {
+        cell.id: cell_states.state(app.session.lock_files, cell, answers[cell.id], locks[cell.id]) for cell in cells
+    }
     if as_json:
         app.json(
             [
@@ -40,8 +42,10 @@ def command(app: App, *, pattern: str | None, as_json: bool) -> None:
                     "axes": dict(cell.axes),
                     "state": states[cell.id].name,
                     "reason": states[cell.id].reason,
-                    "locked": cell_states.lock_state(app, cell, locks[cell.id]),
-                    "missing": list(cell_states.missing_here(app, cell, states[cell.id], locks[cell.id])),
+                    "locked": cell_states.lock_state(app.session.lock_files, cell, locks[cell.id]),
+                    "missing": list(
+                        cell_states.missing_here(app.session.matrices, cell, states[cell.id], locks[cell.id])
+                    ),
                     "built": built.get(cell.id),
                 }
                 for cell in cells
@@ -58,7 +62,7 @@ def command(app: App, *, pattern: str | None, as_json: bool) -> None:
         row = (*names, states[cell.id].name, _built(locks[cell.id], built.get(cell.id)))
         table.add_row(*row, *(() if one_image else (_purpose(cell),)))
     table.print(app.out)
-    if not pattern and (remaining_count := len(app.matrix.all_cells) - len(cells)):
+    if not pattern and (remaining_count := len(app.session.matrix.all_cells) - len(cells)):
         app.progress.say(f"{remaining_count} more cells, for other values of the axes: imagegen list 'IMAGE*'")
 
 

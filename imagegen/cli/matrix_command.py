@@ -47,14 +47,14 @@ def command(app: App, *, pattern: str | None, as_json: bool, github: bool) -> No
     """
     if github:
         chosen = (
-            app.matrix.select(pattern, single=True)
+            app.session.matrix.select(pattern, single=True)
             if pattern
-            else app.require_project_cells("imagegen matrix --github")
+            else app.session.lock_files.require_project_cells("imagegen matrix --github")
         )
         _print_github(app, [cell for cell in chosen if not cell.environments])
         return
-    cells = app.matrix.select(pattern or "*")
-    evaluated = app.cell_answers(cells)
+    cells = app.session.matrix.select(pattern or "*")
+    evaluated = app.session.judge.cell_answers(cells)
     answers = [_answer(app, cell, evaluated[cell.id]) for cell in cells]
     if as_json:
         app.json([_as_dict(answer) for answer in answers])
@@ -78,11 +78,11 @@ class _Answer:
 
 
 def _answer(app: App, cell: Cell, answer: CellAnswer) -> _Answer:
-    locked = cell_states.read_lock(app, cell)
-    state = cell_states.state(app, cell, answer, locked)
-    word = "tested" if state.name == "tested" else cell_states.lock_state(app, cell, locked)
+    locked = cell_states.read_lock(app.session.lock_files, cell)
+    state = cell_states.state(app.session.lock_files, cell, answer, locked)
+    word = "tested" if state.name == "tested" else cell_states.lock_state(app.session.lock_files, cell, locked)
     conflict = state.name == "conflict"
-    missing = () if conflict else cell_states.missing_here(app, cell, state, locked)
+    missing = () if conflict else cell_states.missing_here(app.session.matrices, cell, state, locked)
     return _Answer(cell.id, "incompatible" if conflict else answer.answer, state, word, missing)
 
 
@@ -100,7 +100,7 @@ def _print_github(app: App, cells: Sequence[Cell]) -> None:
     Images without GPUs that differ only in the platform share a row with `platforms`, since their checks run under
     emulation. Runners with GPUs have the labels self-hosted, gpu, and the family of the cell's newest GPU.
     """
-    locked = [cell for cell in cells if app.lock_path(cell).exists()]
+    locked = [cell for cell in cells if app.session.lock_files.path(cell).exists()]
     groups = {group[0].id: group for group in (_on_one_runner(app, cell, locked) for cell in locked)}
     rows = [
         {
@@ -121,7 +121,7 @@ def _on_one_runner(app: App, cell: Cell, locked: Sequence[Cell]) -> tuple[Cell, 
     return (
         (cell,)
         if cell.gpus
-        else tuple(on_platform for on_platform in app.matrix.on_platforms(cell, "all") if on_platform in locked)
+        else tuple(on_platform for on_platform in app.session.matrix.on_platforms(cell, "all") if on_platform in locked)
     )
 
 

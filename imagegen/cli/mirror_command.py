@@ -36,13 +36,13 @@ def command(app: App, *, cell: str, destination: str, as_json: bool) -> None:
     """
     at = place(destination, "--to")
     listings: dict[str, mirror_listing.MirrorArtifact] = {}
-    for chosen in app.matrix.select(cell):
-        locked = app.fresh_lock(chosen)
-        require_unchanged_copies(app, chosen, locked)  # writes patches into the store
+    for chosen in app.session.matrix.select(cell):
+        locked = app.session.lock_files.fresh(chosen)
+        require_unchanged_copies(app.session.lock_files, chosen, locked)  # writes patches into the store
         for part, lock in locked.by_cell(chosen):
-            mirror_listing.collect(lock, part.recipes, app.context_for(part))
-            listings |= {listing.name: listing for listing in mirror_listing.listings(lock, app.store)}
-    filled = mirror.fill(at, [*listings.values()], Context(app.store, app.settings, app.progress))
+            mirror_listing.collect(lock, part.recipes, app.project.context_for(part))
+            listings |= {listing.name: listing for listing in mirror_listing.listings(lock, app.project.store)}
+    filled = mirror.fill(at, [*listings.values()], Context(app.project.store, app.project.settings, app.progress))
     if as_json:
         app.json({**asdict(filled), "to": destination})
         return

@@ -73,8 +73,8 @@ def command(
     time = parse_cutoff(as_of)
     groups = _locked(app, pattern, platform)
     options = PublishOptions(test=not no_test, require_gpu=require_gpu, channel="nightly", builder=builder, key=key)
-    publisher = None if propose_only else Publisher(app, to, options)
-    outcomes = update_locks(app, groups, time, publisher)
+    publisher = None if propose_only else Publisher(app.session, to, options)
+    outcomes = update_locks(app.session, groups, time, publisher)
     if as_json:
         app.json([_as_dict(app, outcome) for outcome in outcomes])
     else:
@@ -90,8 +90,10 @@ def _locked(app: App, pattern: str | None, platform: str | None) -> list[tuple[C
 
     Raises LockError if no cell has a lock, or only a part of an index has one.
     """
-    locked = app.matrix.all_cells if pattern else app.require_project_cells("imagegen nightly")
-    names = {cell.id for cell in locked if app.lock_path(cell).exists()}
+    locked = (
+        app.session.matrix.all_cells if pattern else app.session.lock_files.require_project_cells("imagegen nightly")
+    )
+    names = {cell.id for cell in locked if app.session.lock_files.path(cell).exists()}
     chosen = cells_by_index(app, pattern or "*", platform)
     groups = [group for group in chosen if any(cell.id in names for cell in group)]
     unlocked = [cell for group in groups or chosen for cell in group if cell.id not in names]
@@ -100,7 +102,7 @@ def _locked(app: App, pattern: str | None, platform: str | None) -> list[tuple[C
     fix = "`imagegen lock {}` creates the first lock, which nightly updates start from"
     if groups or len(chosen) == 1:
         cell = unlocked[0].id
-        where = str(app.project / "locks" / f"{cell}.toml")
+        where = str(app.project.directory / "locks" / f"{cell}.toml")
         raise LockError(f"{cell} has no lock", code="lock-missing", where=where, fix=fix.format(cell))
     raise LockError(f"no cell that matches {pattern} is locked", code="lock-missing", fix=fix.format(pattern))
 
@@ -135,7 +137,7 @@ def _remark(outcome: CellOutcome) -> str:
 
 
 def _moved(app: App, proposal: Proposal) -> list[str]:
-    return sentences.sentences(proposal, comparison_facts(app))
+    return sentences.sentences(proposal, comparison_facts(app.session.matrices))
 
 
 def _as_dict(app: App, outcome: CellOutcome) -> dict[str, Any]:

@@ -24,8 +24,8 @@ def cells_by_index(app: App, pattern: str, platforms: str | None) -> list[tuple[
 
     Raises UsageError.
     """
-    chosen = app.matrix.select(pattern)
+    chosen = app.session.matrix.select(pattern)
     if platforms is None:
         return [(chosen_cell,) for chosen_cell in chosen]
-    groups = [app.matrix.on_platforms(chosen_cell, platforms) for chosen_cell in chosen]
+    groups = [app.session.matrix.on_platforms(chosen_cell, platforms) for chosen_cell in chosen]
     return list({group[0].id: group for group in groups}.values())

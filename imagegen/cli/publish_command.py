@@ -89,9 +89,9 @@ def command(
         builder=builder,
         key=key,
     )
-    publisher = Publisher(app, to, options)
+    publisher = Publisher(app.session, to, options)
     groups = cells_by_index(app, cell, platform)
-    chosen = [[(chosen_cell, app.fresh_lock(chosen_cell)) for chosen_cell in group] for group in groups]
+    chosen = [[(chosen_cell, app.session.lock_files.fresh(chosen_cell)) for chosen_cell in group] for group in groups]
     results: list[dict[str, Any]] = []
     for group in chosen:
         if dry_run:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shlex
+from functools import partial
 from pathlib import Path
 
 import click
 
 from imagegen.app.check_locks import require_unchanged_copies
+from imagegen.app.scratch_base import build_on_base
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
-from imagegen.core.errors import EngineError, OptionConflictError, PackagesGoneError
+from imagegen.core.errors import EngineError, OptionConflictError
 from imagegen.engine import Engine
 from imagegen.image import dockerfile as recipe
 from imagegen.lock import local_tags
@@ -45,8 +47,8 @@ def command(app: App, *, cell: str, output: Path | None, scratch_base: bool, as_
         raise OptionConflictError("--scratch-base is for the base that -o writes", fix="add -o DIR")
     results: list[dict[str, str]] = []
     targets: dict[str, recipe.Rendered] = {}
-    for chosen in app.matrix.select(cell, single=True):
-        lock = app.fresh_lock(chosen)
+    for chosen in app.session.matrix.select(cell, single=True):
+        lock = app.session.lock_files.fresh(chosen)
         if output is None:
             text = recipe.render(lock, local_tags(lock)[0]).dockerfile
             results.append({"cell": chosen.id, "dockerfile": text})
@@ -54,12 +56,9 @@ def command(app: App, *, cell: str, output: Path | None, scratch_base: bool, as_
                 click.echo(text.encode(), nl=False)  # UTF-8 anywhere
             continue
         directory = output / chosen.id
-        try:
-            rendered = _write(app, chosen, directory, lock)
-        except PackagesGoneError as error:
-            if not scratch_base:
-                raise
-            rendered = _write(app, chosen, directory, app.scratch_lock(chosen, lock, error))
+        rendered = build_on_base(
+            app.session, chosen, lock, partial(_write, app, chosen, directory), scratch=scratch_base
+        )
         targets[chosen.id] = rendered
         recipe.write_bake(output, targets)  # for each cell, because the next one may fail
         line = _line(app, rendered.arguments)
@@ -74,15 +73,15 @@ def command(app: App, *, cell: str, output: Path | None, scratch_base: bool, as_
 
 
 def _write(app: App, cell: Cell, directory: Path, lock: Lock) -> recipe.Rendered:
-    require_unchanged_copies(app, cell, lock)
+    require_unchanged_copies(app.session.lock_files, cell, lock)
     rendered = recipe.render(lock, local_tags(lock)[0])
-    recipe.write(rendered, lock, cell.recipes, directory, app.context_for(cell))
+    recipe.write(rendered, lock, cell.recipes, directory, app.project.context_for(cell))
     return rendered
 
 
 def _line(app: App, arguments: str) -> str:
     try:
-        with Engine.connect(app.settings) as engine:
+        with Engine.connect(app.project.settings) as engine:
             return engine.buildx_line(arguments)
     except EngineError:  # the build may be for another machine
         return f"docker buildx {arguments}"

@@ -55,14 +55,16 @@ def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
     of the first page.
     """
     site_folder.require_own(output)
-    cells = app.matrix.select(pattern)
-    read = {cell.id: cell_states.read_lock(app, cell) for cell in app.matrix.all_cells}
+    cells = app.session.matrix.select(pattern)
+    read = {cell.id: cell_states.read_lock(app.session.lock_files, cell) for cell in app.session.matrix.all_cells}
     locks = {name: lock_file for name, lock_file in read.items() if isinstance(lock_file, Lock)}
     chosen = [cell for cell in cells if cell.id in locks]
-    answers = app.cell_answers(cells)
-    states = {cell.id: cell_states.state(app, cell, answers[cell.id], read[cell.id]) for cell in cells}
-    whole = [with_local_wheels(locks[cell.id], app.store)[0] for cell in chosen]
-    licences = stored_licences(whole, app.store)
+    answers = app.session.judge.cell_answers(cells)
+    states = {
+        cell.id: cell_states.state(app.session.lock_files, cell, answers[cell.id], read[cell.id]) for cell in cells
+    }
+    whole = [with_local_wheels(locks[cell.id], app.project.store)[0] for cell in chosen]
+    licences = stored_licences(whole, app.project.store)
     report = site_report.SiteReport(
         cells=tuple(cells),
         states=states,
@@ -70,48 +72,43 @@ def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
         unlocked=tuple(
             UnlockedCell(
                 cell,
-                cell_states.missing_here(app, cell, states[cell.id], None),
-                unlocked.nearest(cell, app.matrix.cells(), locks),
+                cell_states.missing_here(app.session.matrices, cell, states[cell.id], None),
+                unlocked.nearest(cell, app.session.matrix.cells(), locks),
             )
             for cell in cells
             if cell.id not in locks
         ),
-        defaults=frozenset(app.matrix.defaults.values()),
+        defaults=frozenset(app.session.matrix.defaults.values()),
         others=tuple(other for name, other in locks.items() if name not in {cell.id for cell in chosen}),
-        packages=packages_of(app, whole, licences),
+        packages=packages_of(app.session.matrices, whole, licences),
         descriptions=_descriptions(app),
-        unconfirmed=unconfirmed(app.matrix.rules, dt.datetime.now(dt.UTC).date()),
+        unconfirmed=unconfirmed(app.session.matrix.rules, dt.datetime.now(dt.UTC).date()),
     )
     files = site.render(report)
     site_folder.replace_report(output, files)
     first = str(output / "index.html")
     if as_json:
-        app.json(
-            {
-                "index": first,
-                "cells": {cell.id: str(output / site_view.href(cell.id)) for cell in report.cells},
-            }
-        )
+        app.json({"index": first, "cells": {cell.id: str(output / site_view.href(cell.id)) for cell in report.cells}})
         return
     app.progress.say(f"{counted(len(report.cells), 'cell')}, {len(report.sheets)} of them locked")
     click.echo(first)
 
 
 def _descriptions(app: App) -> Mapping[str, str]:
-    return {image: app.matrix.select(image)[0].description for image in app.matrix.defaults}
+    return {image: app.session.matrix.select(image)[0].description for image in app.session.matrix.defaults}
 
 
 def _sheet(app: App, cell: Cell, locked: Lock, licences: Mapping[str, Licence]) -> site_report.CellReport:
-    whole, lacking = with_local_wheels(locked, app.store)
-    tested = cell_states.passed_smoke_report(app, cell, whole)
+    whole, lacking = with_local_wheels(locked, app.project.store)
+    tested = cell_states.passed_smoke_report(app.project, cell, whole)
     return site_report.CellReport(
         cell=cell,
         lock=locked,
         stale=tuple(lock.stale(locked, cell)),
-        layers=layers.layer_sizes(whole, app.store, whole=not lacking),
-        history=lock_history.history(app, cell, locked),
+        layers=layers.layer_sizes(whole, app.project.store, whole=not lacking),
+        history=lock_history.history(app.session, cell, locked),
         smoke=tested.report if tested else None,
-        audit=audit_report(whole, cell, app.store),
+        audit=audit_report(whole, cell, app.project.store),
         tag=local_tags(locked)[0],
         remote=_remote(app, cell, locked),
         downloads=_downloads(app, cell, whole, licences),
@@ -120,9 +117,9 @@ def _sheet(app: App, cell: Cell, locked: Lock, licences: Mapping[str, Licence]) 
 
 def _downloads(app: App, cell: Cell, locked: Lock, licences: Mapping[str, Licence]) -> dict[str, tuple[str, bytes]]:
     """Return the files to download from a cell's page: title -> file name, content. No file is fetched for it."""
-    files = {"lock": (f"{cell.id}.toml", app.lock_text(cell).encode())}
-    if digest := expected_digest(locked, app.store, "zstd"):
-        document = sbom(locked, digest, with_system(locked, licences, app.store))
+    files = {"lock": (f"{cell.id}.toml", app.session.lock_files.text(cell).encode())}
+    if digest := expected_digest(locked, app.project.store, "zstd"):
+        document = sbom(locked, digest, with_system(locked, licences, app.project.store))
         files["SBOM (CycloneDX)"] = (f"{cell.id}.cdx.json", document)
     if not cell.environments:
         text = dockerfile.render(locked, local_tags(locked)[0]).dockerfile
@@ -131,10 +128,10 @@ def _downloads(app: App, cell: Cell, locked: Lock, licences: Mapping[str, Licenc
 
 
 def _remote(app: App, cell: Cell, locked: Lock) -> tuple[str, ...]:
-    repository = published_repository(app, cell)
+    repository = published_repository(app.project, cell)
     if repository is None:
         return ()
-    (default,) = app.matrix.select(cell.image)
+    (default,) = app.session.matrix.select(cell.image)
     try:
         image_tags = tags(TagInput.of(locked, default.axes))
     except PublishError as error:

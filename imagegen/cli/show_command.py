@@ -37,11 +37,11 @@ def command(app: App, *, cell: str, size: bool, as_json: bool) -> None:
     If CELL matches several cells, the locked ones are shown and the others are listed. If no cell is locked, the
     requirements of the first are shown, with its state and the addresses that a build lacks; the exit code is 67.
     """
-    selected = app.matrix.select(cell)
-    locked = [chosen_cell for chosen_cell in selected if app.has_lock(chosen_cell)] or selected[:1]
-    if not (size or as_json or app.has_lock(locked[0])):
+    selected = app.session.matrix.select(cell)
+    locked = [chosen_cell for chosen_cell in selected if app.session.lock_files.has(chosen_cell)] or selected[:1]
+    if not (size or as_json or app.session.lock_files.has(locked[0])):
         _show_unlocked(app, locked[0])
-    locks = [(chosen, app.fresh_lock(chosen)) for chosen in locked]
+    locks = [(chosen, app.session.lock_files.fresh(chosen)) for chosen in locked]
     if size:
         weights = [_weight(app, lock) for _, lock in locks]
         if as_json:
@@ -91,7 +91,7 @@ def _show_unlocked(app: App, cell: Cell) -> None:
     from imagegen.app import cell_states, states, unlocked  # late, because a locked cell needs neither
 
     _show_header(app, cell)
-    state = cell_states.state(app, cell, app.cell_answers([cell])[cell.id], None)
+    state = cell_states.state(app.session.lock_files, cell, app.session.judge.cell_answers([cell])[cell.id], None)
     app.out.print(f"{state.name}: {state.reason or states.MEANINGS[state.name]}")
     if cell.environments:
         table = Table("environment", "cell", "why", wraps=("why",))
@@ -108,10 +108,14 @@ def _show_unlocked(app: App, cell: Cell) -> None:
         app.out.print(f"{declaration}  ({because})")
     for variable in cell.env:
         app.out.print(f"{variable.name}={variable.value}  ({variable.because})")
-    for address in cell_states.missing_here(app, cell, state, None):
+    for address in cell_states.missing_here(app.session.matrices, cell, state, None):
         app.out.print(f"not available here: {address}")
-    cells = app.matrix.cells()
-    has_lock = {other_cell.id for other_cell in cells if other_cell.image == cell.image and app.has_lock(other_cell)}
+    cells = app.session.matrix.cells()
+    has_lock = {
+        other_cell.id
+        for other_cell in cells
+        if other_cell.image == cell.image and app.session.lock_files.has(other_cell)
+    }
     for name in unlocked.nearest(cell, cells, has_lock)[:_FEW]:
         app.out.print(f"locked cell of the same image: {name}")
 
@@ -195,15 +199,17 @@ def _weight(app: App, lock: Lock) -> Weight:
     from imagegen.wheels.wheelhouse import with_local_wheels
 
     other_locks = []
-    for cell in app.matrix.cells():
+    for cell in app.session.matrix.cells():
         try:
-            other_lock = app.find_lock(cell) if cell.id != lock.cell else None
+            other_lock = app.session.lock_files.find(cell) if cell.id != lock.cell else None
         except LockError:
             continue  # `imagegen list` reports broken locks
         other_locks += [other_lock] if other_lock else []
-    known_lock, lacking = with_local_wheels(lock, app.store)
-    packages = package_sizes(known_lock, app.store) + tuple(Size(build.name, None, None) for build in lacking)
-    return Weight(lock.cell, layer_sizes(known_lock, app.store, whole=not lacking), packages, shared(lock, other_locks))
+    known_lock, lacking = with_local_wheels(lock, app.project.store)
+    packages = package_sizes(known_lock, app.project.store) + tuple(Size(build.name, None, None) for build in lacking)
+    return Weight(
+        lock.cell, layer_sizes(known_lock, app.project.store, whole=not lacking), packages, shared(lock, other_locks)
+    )
 
 
 def _show_weight(app: App, weight: Weight) -> None:

@@ -34,12 +34,12 @@ def command() -> None:
 def check(app: App, *, repair: bool, as_json: bool) -> None:
     """Read every blob and name the damaged ones; exit code 1 when there are any."""
     owners = _owners(app)  # before removal, because a removed manifest cannot be read
-    damaged = images.check(app.store, app.progress, repair=repair)
+    damaged = images.check(app.project.store, app.progress, repair=repair)
     if as_json:
         app.json([{"digest": digest, "part_of": owners.get(digest, {})} for digest in damaged])
     for digest in damaged:
         app.progress.say(f"damaged{' and removed' if repair else ''}: {_described(owners.get(digest, {}))}")
-        app.progress.say(f"  {app.store.path(digest)}: its bytes have another sha256")
+        app.progress.say(f"  {app.project.store.path(digest)}: its bytes have another sha256")
     again = sorted({cell for digest in damaged for cell in owners.get(digest, {})})
     if damaged and not repair:
         app.progress.say("fix: `imagegen store check --repair` removes them")
@@ -61,8 +61,8 @@ def gc(app: App, *, as_json: bool) -> None:
 
     Builds may run at the same time. Compiled wheels are kept; `imagegen wheels gc` removes them.
     """
-    required = [digest for cell in app.matrix.cells() for digest in _locked(app, cell)]
-    freed = images.collect(app.store, [*required, *wheelhouse.contents(app.store)])
+    required = [digest for cell in app.session.matrix.cells() for digest in _locked(app, cell)]
+    freed = images.collect(app.project.store, [*required, *wheelhouse.contents(app.project.store)])
     if as_json:
         app.json({"freed": freed})
     else:
@@ -71,23 +71,23 @@ def gc(app: App, *, as_json: bool) -> None:
 
 def _locked(app: App, cell: Cell) -> dict[str, str]:
     """Return the digests of all files that the cell's lock names and of the scans of its wheels, with descriptions."""
-    lock = app.find_lock(cell)
-    return inputs.contents(lock) | blobs(lock, app.store) if lock else {}
+    lock = app.session.lock_files.find(cell)
+    return inputs.contents(lock) | blobs(lock, app.project.store) if lock else {}
 
 
 def _owners(app: App) -> dict[str, dict[str, str]]:
     """Return digest -> cell -> description, from the locks and the images of the store."""
     owners: dict[str, dict[str, str]] = {}
-    for name, digest in images.images(app.store).items():
+    for name, digest in images.images(app.project.store).items():
         with suppress(FetchError, StoreError):  # the manifest or config is missing
-            for part, use in images.parts(app.store, digest).items():
+            for part, use in images.parts(app.project.store, digest).items():
                 owners.setdefault(part, {})[name] = use
         owners.setdefault(digest, {})[name] = "manifest"
-    for cell in app.matrix.cells():
+    for cell in app.session.matrix.cells():
         with suppress(LockError):  # `list` reports a broken lock
             for part, use in _locked(app, cell).items():
                 owners.setdefault(part, {})[cell.id] = use
-    for part, use in wheelhouse.contents(app.store).items():
+    for part, use in wheelhouse.contents(app.project.store).items():
         owners.setdefault(part, {})[_WHEELHOUSE] = use
     return owners
 
@@ -107,7 +107,7 @@ def _described(uses: Mapping[str, str]) -> str:
 @pass_app
 def size(app: App, *, as_json: bool) -> None:
     """Print the disk space of the store."""
-    sizes = images.sizes(app.store)
+    sizes = images.sizes(app.project.store)
     fields = {**asdict(sizes), "total": sizes.total}
     if as_json:
         app.json(fields)

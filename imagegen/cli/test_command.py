@@ -35,8 +35,8 @@ def command(app: App, *, cell: str, as_json: bool, junit: Path | None, require_g
 
     If an image has several environments, the checks of each run in it; --numerics rejects such images.
     """
-    chosen = app.matrix.select_one(cell, single=measure)
-    lock = app.fresh_lock(chosen)
+    chosen = app.session.matrix.select_one(cell, single=measure)
+    lock = app.session.lock_files.fresh(chosen)
     names = numerics.CHECKS if measure else ()
     if not applicable(parts(lock), names):
         raise UsageError(f"{chosen.id} has no numerics to measure", code="usage-no-numerics", why="it has no torch")
@@ -44,7 +44,7 @@ def command(app: App, *, cell: str, as_json: bool, junit: Path | None, require_g
         check_writable(junit)
     image, report = _run(app, chosen, lock, names, require_gpu=require_gpu)
     if measure:
-        numerics.remember(app.store, image, report)
+        numerics.remember(app.project.store, image, report)
     if junit:
         junit.write_text(report.junit(chosen.id), encoding="utf-8")
     present_report(app, chosen, report, as_json=as_json)
@@ -55,7 +55,7 @@ def _run(
 ) -> tuple[str, smoke.SmokeReport]:
     """Run the checks in `names`, or all default checks. Returns the image's digest and the report."""
     tag = local_tags(lock)[1]
-    with Engine.connect(app.settings, app.progress) as engine:
+    with Engine.connect(app.project.settings, app.progress) as engine:
         image = engine.image_digest(tag)
         if image is None:
             raise EngineError(f"{tag} is not in Docker", code="engine-no-image", fix=f"`imagegen build {cell.id}`")

@@ -86,10 +86,10 @@ def command(
     Only that registry is queried, and for a rebuild the hosts that the verified lock names. For an image index, the
     image of each platform is verified.
     """
-    references.check_image(reference, partial(known_names, app))
-    project = Project(keys=tuple(Key(str(key), key) for key in keys)) if keys else projects.load(app.project)
-    with Client(app.settings) as client:
-        source, requested = references.locate(reference, app.store, client, app.settings)
+    references.check_image(reference, partial(known_names, app.session.matrices))
+    project = Project(keys=tuple(Key(str(key), key) for key in keys)) if keys else projects.load(app.project.directory)
+    with Client(app.project.settings) as client:
+        source, requested = references.locate(reference, app.project.store, client, app.project.settings)
         demands = VerificationOptions(
             cell,
             None if isinstance(source, LayoutRepository) else partial(_contradiction, app, reference),
@@ -167,7 +167,7 @@ def _refusal(app: App, verdict: ImageVerdict, verified: VerifiedImage, *, signer
         return None if verified.signer else "no trusted signer attests the lock"
     cell = verified.lock.cell
     with suppress(UsageError, LockError):  # it is not a cell of this project, or its lock cannot be read
-        locked = app.find_lock(app.matrix.select_one(cell))
+        locked = app.session.lock_files.find(app.session.matrix.select_one(cell))
         if locked and dumps_attached(locked) == dumps_attached(verified.lock):
             return None
     why = f"no trusted signer is named, and the lock is not this project's lock of {cell}"
@@ -181,10 +181,12 @@ def _contradiction(app: App, reference: str, locks: Sequence[Lock]) -> str | Non
     if name.repository.rpartition("/")[2] != lock.image:
         fix = f"--cell {lock.cell} allows it"
         return f"publishing puts it into a repository named {lock.image}, not {name.repository} ({fix})"
-    if name.tag is None or name.digest or lock.image not in app.matrix.defaults:
+    if name.tag is None or name.digest or lock.image not in app.session.matrix.defaults:
         return None
-    (default,) = app.matrix.select(lock.image)
-    return contradiction(name.tag, locks, [cell for cell in app.matrix.all_cells if cell.image == lock.image], default)
+    (default,) = app.session.matrix.select(lock.image)
+    return contradiction(
+        name.tag, locks, [cell for cell in app.session.matrix.all_cells if cell.image == lock.image], default
+    )
 
 
 def _rebuild(
@@ -192,18 +194,18 @@ def _rebuild(
 ) -> StepResult:
     cell: Cell | None
     try:
-        cell = app.matrix.select_one(lock.cell)
-        settings = app.settings_for(cell)
+        cell = app.session.matrix.select_one(lock.cell)
+        settings = app.project.settings_for(cell)
         if [environment.name for environment in cell.environments] != [
             environment.name for environment in lock.environments if environment.name
         ]:
             cell = None  # the environments of the matrix have changed, so its recipes may not fit the lock
     except UsageError:  # a cell of another project has the indexes of the environment
-        cell, settings = None, app.settings
-    gpus = tuple(app.matrix.gpus.values())
+        cell, settings = None, app.project.settings
+    gpus = tuple(app.session.matrix.gpus.values())
     if cell:
         with suppress(LockError):  # if the project's files have changed, a mirror may have the lock's
-            require_unchanged_copies(app, cell, lock)
+            require_unchanged_copies(app.session.lock_files, cell, lock)
 
     @contextmanager
     def open_published(digest: str, size: int) -> Iterator[Stream]:
@@ -211,7 +213,9 @@ def _rebuild(
             yield stream
 
     with ExitStack() as stack:
-        rebuilt_image = stack.enter_context(rebuild.rebuild_image(lock, app.store, settings, app.progress, cell, gpus))
+        rebuilt_image = stack.enter_context(
+            rebuild.rebuild_image(lock, app.project.store, settings, app.progress, cell, gpus)
+        )
         whole, image, store = rebuilt_image
         comparison = rebuild.compare(published, whole, image, open_published, lambda digest, _: store.open(digest))
     same = comparison.level in (rebuild.Level.MANIFEST, rebuild.Level.CONTENTS)

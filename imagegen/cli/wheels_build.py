@@ -29,21 +29,21 @@ def build_wheels(app: App, *, component: str | None, pattern: str, builder: str 
     from imagegen.wheels.builds import compile as source_builds  # late, because it imports the engine
 
     wheels = []
-    for cell in app.matrix.select(pattern, single=True):
-        lock = app.fresh_lock(cell)
+    for cell in app.session.matrix.select(pattern, single=True):
+        lock = app.session.lock_files.fresh(cell)
         names = _required(lock, component)
-        settings, gpus = app.settings_for(cell), tuple(app.matrix.gpus.values())
-        missing = [build for build in wheelhouse.missing_builds(lock, app.store) if build.name in names]
-        missing = list(source_builds.pull_wheels(missing, Context(app.store, settings, app.progress)))
+        settings, gpus = app.project.settings_for(cell), tuple(app.session.matrix.gpus.values())
+        missing = [build for build in wheelhouse.missing_builds(lock, app.project.store) if build.name in names]
+        missing = list(source_builds.pull_wheels(missing, Context(app.project.store, settings, app.progress)))
         source_builds.compile_builds(
-            lock, missing, cell, gpus, Context(app.store, settings, app.progress), builder=builder
+            lock, missing, cell, gpus, Context(app.project.store, settings, app.progress), builder=builder
         )
         if not missing and names:
             app.progress.say(f"{cell.id}: all compiled wheels are in the store")
         elif not names:
             app.progress.say(f"{cell.id}: no wheel must be compiled")
         keys = [build.key for build in lock.builds if build.name in names]
-        wheels += [wheel for key in keys if (wheel := wheelhouse.known(app.store, key))]
+        wheels += [wheel for key in keys if (wheel := wheelhouse.known(app.project.store, key))]
     if as_json:
         app.json([asdict(wheel) for wheel in wheels])
         return

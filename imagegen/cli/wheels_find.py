@@ -42,19 +42,19 @@ def find_wheels(app: App, *, component: str, pattern: str, as_json: bool) -> int
     compatible name is fetched, hashed and audited, until one passes. Nothing is compiled, and no lock is changed.
     """
     name, version = _parse_component(component)
-    wanted, cell = _component(app, name), app.matrix.select_one(pattern, single=True)
-    catalogue_data = app.wheel_catalogue
+    wanted, cell = _component(app, name), app.session.matrix.select_one(pattern, single=True)
+    catalogue_data = app.session.matrices.wheel_catalogue
     need, note = _need(app, wanted, version, cell, catalogue_data)
     if note:
         app.progress.say(note)
-    settings = app.settings_for(cell)
+    settings = app.project.settings_for(cell)
     with Client(settings) as client:
         alias = next(
             (requirement.index for requirement in cell.requirements if requirement.component.name == wanted.name), None
         )
         alias = alias or wanted.index.get(cell.cuda, "pypi")
         index = candidates.index_listing(alias, wanted.package, settings, client)
-        sources = candidates.candidate_places(catalogue_data, index, settings, app.store, client, app.progress)
+        sources = candidates.candidate_places(catalogue_data, index, settings, app.project.store, client, app.progress)
         from imagegen.audit.readers import loose_wheels  # late, because it imports the readers of wheels
 
         results = find(need, sources, partial(loose_wheels.audit_wheel, gpus=cell.gpus, torch=need.torch))
@@ -80,7 +80,7 @@ def _parse_component(text: str) -> tuple[str, str | None]:
 
 def _component(app: App, word: str) -> Component:
     """Return a component by its name or its package's. Raises UsageError if there is none, or if it is not compiled."""
-    components = app.matrix.components
+    components = app.session.matrix.components
     component = next(
         (item for item in components.values() if word in (canonicalize_name(item.name), item.package)), None
     )
@@ -100,10 +100,10 @@ def _need(
     app: App, component: Component, wanted: str | None, cell: Cell, catalogue_data: catalogue.Catalogue
 ) -> tuple[WheelRequirement, str | None]:
     """Return the cell's requirement. If it is not the lock's, return a sentence about the version as well."""
-    locked = app.find_lock(cell)
+    locked = app.session.lock_files.find(cell)
     if locked and (lock.stale(locked, cell) or lock.contradictions(locked, cell)):
         locked = None
-    recipe = app.matrix.recipes.get(component.name)
+    recipe = app.session.matrix.recipes.get(component.name)
     if cell.cuda_version is None and (recipe is None or recipe.architectures):
         why = f"{component.name} is compiled for GPUs"
         raise UsageError(
@@ -119,7 +119,7 @@ def _need(
     other = (
         None
         if requested
-        else next((sibling for sibling in app.matrix.cells() if _is_sibling(sibling, cell, component)), None)
+        else next((sibling for sibling in app.session.matrix.cells() if _is_sibling(sibling, cell, component)), None)
     )
     model = requested or (_requirement(component, other) if other else None)
     version = candidates.version_of(component, model.specifier if model else "", recipe, catalogue_data)
@@ -202,7 +202,7 @@ def _print(
         )
         for candidate in unreachable_wheels:
             click.echo(shown(f"  {candidate.where}"))
-        time = _duration(app.matrix.recipes[component.name], cell)
+        time = _duration(app.session.matrix.recipes[component.name], cell)
         click.echo(f"without it, the lock has a source build{time}; a directory in PIP_FIND_LINKS can provide it")
     table = Table("file", "fits", "place", "why", wraps=("why",))
     # Files of one source that are rejected for one reason share a row; JSON has each.

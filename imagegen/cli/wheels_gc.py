@@ -27,13 +27,13 @@ def remove_wheels(app: App, *, names: tuple[str, ...], dry_run: bool, as_json: b
 
     With names, remove only these wheels, which must then be compiled or pulled again.
     """
-    wheels = list(wheelhouse.every(app.store))
+    wheels = list(wheelhouse.every(app.project.store))
     removed = [wheel for name in names for wheel in _find(name, wheels)] if names else _unneeded(app, wheels)
     removed = list({wheel.key: wheel for wheel in removed}.values())
     if dry_run:
-        freed = wheelhouse.removable(app.store, removed)
+        freed = wheelhouse.removable(app.project.store, removed)
     else:
-        freed = sum(wheelhouse.remove(app.store, wheel) for wheel in removed)
+        freed = sum(wheelhouse.remove(app.project.store, wheel) for wheel in removed)
     if as_json:
         app.json({"wheels": [dataclasses.asdict(wheel) for wheel in removed], "freed": freed, "dry_run": dry_run})
         return
@@ -55,10 +55,10 @@ def _find(name: str, wheels: list[BuiltWheel]) -> list[BuiltWheel]:
 
 
 def _unneeded(app: App, wheels: list[BuiltWheel]) -> list[BuiltWheel]:
-    locks = [lock for cell in app.matrix.cells() if (lock := app.find_lock(cell))]
+    locks = [lock for cell in app.session.matrix.cells() if (lock := app.session.lock_files.find(cell))]
     needed = {build.key for lock in locks for build in lock.builds}
     return [
         wheel
         for wheel in wheels
-        if wheel.key not in needed and wheelhouse.unused(app.store, wheel, time.time()) > _YOUNG
+        if wheel.key not in needed and wheelhouse.unused(app.project.store, wheel, time.time()) > _YOUNG
     ]

@@ -23,7 +23,7 @@ _UNITS = (("day", 86400), ("hour", 3600), ("minute", 60))
 @pass_app
 def list_wheels(app: App, *, as_json: bool) -> None:
     """List the wheels of the store: torch, Python, GPUs, size, age, key."""
-    wheels = list(wheelhouse.every(app.store))
+    wheels = list(wheelhouse.every(app.project.store))
     if as_json:
         app.json([dataclasses.asdict(wheel) for wheel in wheels])
         return

@@ -29,26 +29,24 @@ def push_wheels(app: App, *, patterns: tuple[str, ...], destination: str | None,
 
     Without --to, IMAGEGEN_WHEELHOUSE names the repository. A wheel that it has under the same key is not changed.
     """
-    repository = wheelhouse.place(app.settings, destination, "--to")
+    repository = wheelhouse.place(app.project.settings, destination, "--to")
     if repository is None:
         fix = "name a repository with --to, or with IMAGEGEN_WHEELHOUSE"
         raise UsageError("there is no wheelhouse to push to", code="usage-no-wheelhouse", fix=fix)
-    wheels = list(_chosen(list(wheelhouse.every(app.store)), patterns))
+    wheels = list(_chosen(list(wheelhouse.every(app.project.store)), patterns))
     pushed: dict[str, bool] = {}
-    with Client(app.settings) as client:
-        team = wheelhouse.RemoteWheelhouse(repository, client, app.settings)
+    with Client(app.project.settings) as client:
+        team = wheelhouse.RemoteWheelhouse(repository, client, app.project.settings)
         if wheels:
             team.reach()
         for wheel in wheels:
             pushed[wheel.key] = not team.has(wheel.key)
             if pushed[wheel.key] and not dry_run:
-                team.push(wheel, app.store, app.progress)
+                team.push(wheel, app.project.store, app.progress)
             app.progress.say(f"{wheel.filename} ({human(wheel.size)}): {_outcome(pushed[wheel.key], dry_run)}")
     if as_json:
         keys = ("key", "name", "version", "filename", "sha256", "size")
-        app.json(
-            [{key: getattr(wheel, key) for key in keys} | {"pushed": pushed[wheel.key]} for wheel in wheels],
-        )
+        app.json([{key: getattr(wheel, key) for key in keys} | {"pushed": pushed[wheel.key]} for wheel in wheels])
     else:
         verb = "would be pushed" if dry_run else "pushed"
         app.progress.say(f"{sum(pushed.values())} of {counted(len(wheels), 'wheel')} {verb} to {team}")
@@ -86,7 +84,7 @@ def pull_wheels(app: App, *, keys: tuple[str, ...], cells: tuple[str, ...], sour
     Without --from, IMAGEGEN_WHEELHOUSE names the repository. Exit code 1 if neither the store nor the repository has a
     wheel.
     """
-    repository = wheelhouse.place(app.settings, source, "--from")
+    repository = wheelhouse.place(app.project.settings, source, "--from")
     if repository is None:
         fix = "name a repository with --from, or with IMAGEGEN_WHEELHOUSE"
         raise UsageError("there is no wheelhouse to pull from", code="usage-no-wheelhouse", fix=fix)
@@ -94,13 +92,13 @@ def pull_wheels(app: App, *, keys: tuple[str, ...], cells: tuple[str, ...], sour
         raise UsageError("nothing to pull", code="usage-nothing-named", fix="name cells with --cell, or keys of wheels")
     requested = dict(_parse_keys(keys)) | dict(_build_keys(app, cells))
     outcomes: dict[str, str] = {}
-    with Client(app.settings) as client:
-        team = wheelhouse.RemoteWheelhouse(repository, client, app.settings)
+    with Client(app.project.settings) as client:
+        team = wheelhouse.RemoteWheelhouse(repository, client, app.project.settings)
         for key, name_and_version in requested.items():
             name = " ".join(name_and_version) if name_and_version else key
-            if wheelhouse.known(app.store, key):
+            if wheelhouse.known(app.project.store, key):
                 outcomes[key] = "here"
-            elif team.fetch(key, app.store, app.progress, required=name_and_version):
+            elif team.fetch(key, app.project.store, app.progress, required=name_and_version):
                 outcomes[key] = "pulled"
             else:
                 outcomes[key] = "absent"
@@ -133,6 +131,6 @@ def _parse_keys(keys: tuple[str, ...]) -> Iterator[tuple[str, None]]:
 
 def _build_keys(app: App, cells: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, str]]]:
     for pattern in cells:
-        for cell in app.matrix.select(pattern, single=True):
-            for build in app.fresh_lock(cell).builds:
+        for cell in app.session.matrix.select(pattern, single=True):
+            for build in app.session.lock_files.fresh(cell).builds:
                 yield build.key, (build.name, build.version)

@@ -20,11 +20,7 @@ if TYPE_CHECKING:
     from imagegen.app.states import CellState, StateName
     from imagegen.wheels.compiling import NeededBuild
 
-_NAMES: dict[Answer, StateName] = {
-    "compatible": "no known conflict",
-    "incompatible": "conflict",
-    "unknown": "unknown",
-}
+_NAMES: dict[Answer, StateName] = {"compatible": "no known conflict", "incompatible": "conflict", "unknown": "unknown"}
 
 
 @click.command("why")
@@ -51,15 +47,15 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
     gc.disable()
     click.get_current_context().call_on_close(gc.enable)
     model, words, sets = _model(words, sets)
-    about = model_type_summary(app.model_types, model) if model else ""
+    about = model_type_summary(app.session.matrices.model_types, model) if model else ""
     if model and not words:
-        app.json({model: app.model_types.first.get(model)}) if as_json else click.echo(shown(about))
-        return 0 if model in app.model_types.first else 2
-    answers = answer_by_environment(app, words, sets, model)
+        app.json({model: app.session.matrices.model_types.first.get(model)}) if as_json else click.echo(shown(about))
+        return 0 if model in app.session.matrices.model_types.first else 2
+    answers = answer_by_environment(app.session, words, sets, model)
     if as_json:
         app.json(_as_dicts(answers))
     else:
-        notes = [about] if about and model in app.model_types.first else []
+        notes = [about] if about and model in app.session.matrices.model_types.first else []
         texts = [f"{name}: {_as_text(answer)}" if name else _as_text(answer) for name, answer in answers.items()]
         click.echo(shown("\n\n".join([*texts, *notes])))
     codes = {answer.exit_code for answer in answers.values()}

@@ -98,9 +98,9 @@ def test_pulled_by_key(here: Machine, there: Machine) -> None:
 def locked(machine: Machine, *builds: tuple[str, str, str]) -> App:
     """Return an app whose only cell has a lock with these builds: name, version, key."""
     app = machine.app
-    app.__dict__["matrix"] = SimpleNamespace(select=lambda pattern, **_: [pattern])
+    vars(app.session.matrices)["matrix"] = SimpleNamespace(select=lambda pattern, **_: [pattern])
     found = [SimpleNamespace(name=name, version=version, key=key) for name, version, key in builds]
-    app.fresh_lock = lambda cell: SimpleNamespace(builds=found)  # type: ignore[method-assign, assignment, return-value]
+    app.session.lock_files.fresh = lambda cell: SimpleNamespace(builds=found)  # type: ignore[method-assign, assignment, return-value]
     return app
 
 
@@ -131,7 +131,7 @@ def test_gc_and_check_know_the_wheelhouse(here: Machine) -> None:
     untrusted = here.store.write(b"unsigned")
     age(here.store)
     app = here.app
-    app.__dict__["matrix"] = SimpleNamespace(cells=list)
+    vars(app.session.matrices)["matrix"] = SimpleNamespace(cells=list)
     here.run(store_command.command, "gc", app=app)
     assert not here.store.path(untrusted).exists()
     wheel = wheelhouse.known(here.store, KEY)

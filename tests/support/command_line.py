@@ -17,7 +17,7 @@ import click
 import pytest
 
 from imagegen import lock
-from imagegen.app.session import Session
+from imagegen.app.project import ProjectContext
 from imagegen.cli import main
 from imagegen.core.data import shipped
 from imagegen.lock.model import Lock
@@ -50,28 +50,28 @@ RESULTS: dict[tuple[bool, str, str, tuple[str, ...]], Any] = {}
 
 
 def compiled_once(
-    session: Session,
+    project: ProjectContext,
     kind: str,
     subject: str,
     compute: Callable[[], Any],
     *inputs: str | None,
-    usual: Callable[..., Any] = Session._compiled,
+    usual: Callable[..., Any] = ProjectContext.kept,
 ) -> Any:
     """Return a result over shipped files, or over the project as `run` makes it, once computed; of others as usual."""
     known = tuple(each for each in inputs if each is not None)
-    has_image = _has_image(session)
-    if len(known) < len(inputs) or not (has_image or session.matrix_directories == _SHIPPED):
-        return usual(session, kind, subject, compute, *inputs)
+    has_image = _has_image(project)
+    if len(known) < len(inputs) or not (has_image or project.matrix_directories == _SHIPPED):
+        return usual(project, kind, subject, compute, *inputs)
     key = (has_image, kind, subject, known)
     if key not in RESULTS:
         RESULTS[key] = compute()
     return RESULTS[key]
 
 
-def _has_image(session: Session) -> bool:
-    """Return whether the session's matrix is that of the project as `run` makes it."""
-    own = session.project / "matrices"
-    return session.matrix_directories == [*_SHIPPED, own] and [
+def _has_image(project: ProjectContext) -> bool:
+    """Return whether the matrix of the project is that of the one that `run` makes."""
+    own = project.directory / "matrices"
+    return project.matrix_directories == [*_SHIPPED, own] and [
         path.read_text() for path in own.rglob("*") if path.is_file()
     ] == [IMAGE]
 
@@ -111,7 +111,7 @@ def runner(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys.modules["imagegen.cli.main"], "_SIGNALS", {})  # they stay the tests' own
     monkeypatch.setenv("XDG_CACHE_HOME", str(project / "cache"))
-    monkeypatch.setattr(Session, "_compiled", compiled_once)
+    monkeypatch.setattr(ProjectContext, "kept", compiled_once)
     monkeypatch.setattr(lock, "loads", _load_lock)
 
     def run(*arguments: str) -> Ended:

@@ -125,13 +125,7 @@ def _run_group(
 
 
 def _failed(
-    cell: Cell,
-    proposal: Proposal | None,
-    error: ImagegenError,
-    seconds: float,
-    locks: LockRepository,
-    *,
-    written: bool,
+    cell: Cell, proposal: Proposal | None, error: ImagegenError, seconds: float, locks: LockRepository, *, written: bool
 ) -> CellOutcome:
     """Return the outcome of a cell whose group failed; `written` is whether the group's candidates are."""
     candidate = locks.candidate(cell.id) if written and proposal and proposal.changed else None
