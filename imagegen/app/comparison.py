@@ -8,21 +8,27 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
+from imagegen.app.comparison_facts import comparison_facts
 from imagegen.app.matrices import Matrices
 from imagegen.app.session import Session
-from imagegen.compare import image_bytes
+from imagegen.compare import image_bytes, numerics, references
+from imagegen.compare.difference import Difference, difference
 from imagegen.compare.image_bytes import ReadImage, ReadIndex
+from imagegen.compare.operands import DiffOperand
 from imagegen.compare.references import ImageLocation, OperandSources
 from imagegen.compare.verdict import ImageVerdict, StepResult, StepStatus
 from imagegen.compare.verify import Attachments, VerificationOptions, VerifiedImage, verify_attachments, verify_index
 from imagegen.core.data import parse_json
 from imagegen.core.errors import UsageError
 from imagegen.core.net import Client
+from imagegen.core.oci import Platform
 from imagegen.core.progress import Progress
 from imagegen.core.registry import Repository
+from imagegen.core.store import Store
+from imagegen.image import layers
 from imagegen.lock.model import Lock
-from imagegen.run import numerics
-from imagegen.run.numerics import Fingerprint
+from imagegen.run import numerics as measured_numerics
+from imagegen.run.numerics import Fingerprint, recall
 from imagegen.spec.model import Cell
 from imagegen.trust import project as projects
 from imagegen.trust.attach import gather
@@ -31,6 +37,20 @@ from imagegen.trust.project import Project
 from imagegen.trust.signers import Trust
 
 NO_SIGNER = "no signer that the project names"
+
+
+def compare_operands(
+    session: Session, operands: tuple[str, str], platforms: tuple[Platform | None, Platform | None]
+) -> tuple[Difference, numerics.Numerics | None]:
+    """Return the difference of two cells, locks or images, and the difference of their numerical results, if any."""
+    with Client(session.project.settings) as client:
+        sources = operand_sources(session, client)
+        before, after = (
+            references.read(operand, sources, platform) for operand, platform in zip(operands, platforms, strict=True)
+        )
+        tables = difference(before, after, comparison_facts(session.matrices))
+    store = session.project.store
+    return tables, numerics.compare(_fingerprints(store, tables.before), _fingerprints(store, tables.after))
 
 
 def operand_sources(session: Session, client: Client) -> OperandSources:
@@ -66,7 +86,7 @@ def operand_sources(session: Session, client: Client) -> OperandSources:
         by_device: dict[str, Fingerprint] = {}
         for content in documents(source, digest, NUMERICS):
             with suppress(ValueError):  # `verify` reports it
-                for device_fingerprint in numerics.read_attached(parse_json(content), digest):
+                for device_fingerprint in measured_numerics.read_attached(parse_json(content), digest):
                     by_device.setdefault(device_fingerprint.device, device_fingerprint)
         return tuple(by_device.values())
 
@@ -142,3 +162,11 @@ def _selected(matrices: Matrices, word: str) -> Sequence[Cell]:
     except UsageError:
         return ()
     return cells
+
+
+def _fingerprints(store: Store, side: DiffOperand) -> tuple[Fingerprint, ...]:
+    """Return the image's results of `imagegen test --numerics`, first from the store, then from its attachments."""
+    digest = side.digest or (layers.built_digest(side.lock, store) if side.lock else None)
+    stored = recall(store, digest) if digest else ()
+    devices = {measured.device for measured in stored}
+    return (*stored, *(fingerprint for fingerprint in side.fingerprints if fingerprint.device not in devices))

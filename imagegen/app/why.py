@@ -23,8 +23,14 @@ from imagegen.compat import (
     parse_question,
     suggest,
 )
+from imagegen.compat.model_types import split_model_types
 from imagegen.core.context import Context
+from imagegen.core.errors import UsageError
 from imagegen.spec.cells import Matrix
+
+if TYPE_CHECKING:
+    from imagegen.app.states import CellState
+    from imagegen.wheels.compiling import NeededBuild
 
 if TYPE_CHECKING:
     from imagegen.app.states import CellState
@@ -143,7 +149,7 @@ def _state(session: Session, question: Question, explanation: Explanation) -> Ce
     answer = CellAnswer(explanation.answer, " ".join(reasons))
     if question.requested:
         return states.cell_state(answer)
-    return cell_states.state(session.lock_files, cell, answer, cell_states.read_lock(session.lock_files, cell))
+    return cell_states.CellStatus(session, cell, answer).state
 
 
 def _nearest(matrices: Matrices, question: Question) -> Sequence[WorkingCombination]:
@@ -158,3 +164,14 @@ def _nearest(matrices: Matrices, question: Question) -> Sequence[WorkingCombinat
             command = question.command(suggestion.changes)
             nearest.append(WorkingCombination(dict(suggestion.changes), command, builds))
     return nearest
+
+
+def split_model_type(words: Sequence[str], sets: Sequence[str]) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """Return the model type among the words and `--set` options ("": none), and the rest of each."""
+    (in_words, words), (in_sets, sets) = split_model_types(words), split_model_types(sets)
+    names = sorted({*in_words, *in_sets})
+    if len(names) > 1:
+        raise UsageError(
+            f"{' and '.join(names)} are several model types", code="usage-several-models", fix="ask about one at a time"
+        )
+    return names[0] if names else "", tuple(words), tuple(sets)

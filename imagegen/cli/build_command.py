@@ -9,12 +9,13 @@ from typing import Any
 import click
 
 from imagegen.app.build import BuildOptions, BuiltImage, build_image, build_layout
+from imagegen.app.chosen_cells import cells_by_index
 from imagegen.app.parallel_build import BuildResult, build_cells
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
-from imagegen.cli.options import builder_option, cells_by_index, platform_option
-from imagegen.cli.output import print_report
+from imagegen.cli.options import builder_option, platform_option
+from imagegen.cli.output import failed_checks_printed, print_report
 from imagegen.cli.table import Styled, Table
-from imagegen.core.errors import OptionConflictError, SmokeError, UsageError
+from imagegen.core.errors import OptionConflictError, UsageError
 from imagegen.lock.model import Lock
 from imagegen.spec.model import Cell
 
@@ -68,7 +69,7 @@ def command(
         if no_test and is_set:
             raise OptionConflictError(f"{flag} and --no-test exclude each other", fix="leave out one of the two")
     options = BuildOptions(not no_test, not no_audit, require_gpu, scratch_base, builder, retest)
-    groups = cells_by_index(app, cell, platform)
+    groups = cells_by_index(app.session, cell, platform)
     if output is not None:
         directory = _directory(output, cell, groups)
         return build_into_layout(app, groups[0], directory, options, as_json=as_json)
@@ -135,14 +136,8 @@ def build_into_engine(app: App, cell: Cell, lock: Lock, options: BuildOptions) -
     from imagegen.engine import Engine  # late, because a build into a layout needs no engine
 
     with Engine.connect(app.project.settings, app.progress) as engine:
-        try:
+        with failed_checks_printed(app.console):
             built = build_image(app.session, cell, lock, engine, options)
-        except SmokeError as error:
-            from imagegen.run.smoke import SmokeFailed  # late, because few builds fail so
-
-            if isinstance(error, SmokeFailed):
-                print_report(app.console, error.report)
-            raise
         if built.tested is not None:
             from imagegen.wheels.throttle import duration  # late, because only this line needs it
 

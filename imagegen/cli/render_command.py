@@ -8,15 +8,12 @@ from pathlib import Path
 
 import click
 
-from imagegen.app.check_locks import require_unchanged_copies
+from imagegen.app.render import buildx_line, write_build
 from imagegen.app.scratch_base import build_on_base
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
-from imagegen.core.errors import EngineError, OptionConflictError
-from imagegen.engine import Engine
+from imagegen.core.errors import OptionConflictError
 from imagegen.image import dockerfile as recipe
 from imagegen.lock import local_tags
-from imagegen.lock.model import Lock
-from imagegen.spec.model import Cell
 
 _ONE_JOB = (
     "NOTE: for %s, the printed command compiles one file at a time; "
@@ -57,11 +54,11 @@ def command(app: App, *, cell: str, output: Path | None, scratch_base: bool, as_
             continue
         directory = output / chosen.id
         rendered = build_on_base(
-            app.session, chosen, lock, partial(_write, app, chosen, directory), scratch=scratch_base
+            app.session, chosen, lock, partial(write_build, app.session, chosen, directory), scratch=scratch_base
         )
         targets[chosen.id] = rendered
         recipe.write_bake(output, targets)  # for each cell, because the next one may fail
-        line = _line(app, rendered.arguments)
+        line = buildx_line(app.session, rendered.arguments)
         if lock.builds:
             app.progress.say(_ONE_JOB % ", ".join(f"{build.name} {build.version}" for build in lock.builds))
         results.append({"cell": chosen.id, "directory": str(directory), "command": line})
@@ -70,18 +67,3 @@ def command(app: App, *, cell: str, output: Path | None, scratch_base: bool, as_
             click.echo(f"(cd {shlex.quote(str(directory))} && {line})")
     if as_json:
         app.json(results)
-
-
-def _write(app: App, cell: Cell, directory: Path, lock: Lock) -> recipe.Rendered:
-    require_unchanged_copies(app.session.lock_files, cell, lock)
-    rendered = recipe.render(lock, local_tags(lock)[0])
-    recipe.write(rendered, lock, cell.recipes, directory, app.project.context_for(cell))
-    return rendered
-
-
-def _line(app: App, arguments: str) -> str:
-    try:
-        with Engine.connect(app.project.settings) as engine:
-            return engine.buildx_line(arguments)
-    except EngineError:  # the build may be for another machine
-        return f"docker buildx {arguments}"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from imagegen.app.weights import Weight, weigh
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.cli.table import Styled, Table, print_styled
-from imagegen.core.errors import LockError
 from imagegen.core.progress import human
 from imagegen.core.text import counted
 from imagegen.lock import local_tags
@@ -21,7 +21,7 @@ from imagegen.lock.model import LOCAL, Lock, LockedBuild, LockedCopy, LockedGit,
 from imagegen.spec.model import Cell
 
 if TYPE_CHECKING:
-    from imagegen.image.layers import Size
+    pass
 
 _FEW = 5  # dependent packages in a row of the table; cells in a message
 
@@ -43,7 +43,7 @@ def command(app: App, *, cell: str, size: bool, as_json: bool) -> None:
         _show_unlocked(app, locked[0])
     locks = [(chosen, app.session.lock_files.fresh(chosen)) for chosen in locked]
     if size:
-        weights = [_weight(app, lock) for _, lock in locks]
+        weights = [weigh(app.session, lock) for _, lock in locks]
         if as_json:
             app.json([dataclasses.asdict(weight) for weight in weights])
         else:
@@ -88,10 +88,11 @@ def _show_environments(app: App, cell: Cell, lock: Lock) -> None:
 
 def _show_unlocked(app: App, cell: Cell) -> None:
     """Print the state and the requirements of a cell without a lock."""
-    from imagegen.app import cell_states, states, unlocked  # late, because a locked cell needs neither
+    from imagegen.app import cell_states, states, unlocked  # late, because a locked cell needs none of them
 
     _show_header(app, cell)
-    state = cell_states.state(app.session.lock_files, cell, app.session.judge.cell_answers([cell])[cell.id], None)
+    (status,) = cell_states.statuses(app.session, [cell])
+    state = status.state
     app.out.print(f"{state.name}: {state.reason or states.MEANINGS[state.name]}")
     if cell.environments:
         table = Table("environment", "cell", "why", wraps=("why",))
@@ -108,7 +109,7 @@ def _show_unlocked(app: App, cell: Cell) -> None:
         app.out.print(f"{declaration}  ({because})")
     for variable in cell.env:
         app.out.print(f"{variable.name}={variable.value}  ({variable.because})")
-    for address in cell_states.missing_here(app.session.matrices, cell, state, None):
+    for address in status.missing:
         app.out.print(f"not available here: {address}")
     cells = app.session.matrix.cells()
     has_lock = {
@@ -181,35 +182,6 @@ def _why(package: LockedWheel | LockedBuild) -> str:
     few = package if len(package.via) <= _FEW else dataclasses.replace(package, via=package.via[:_FEW])
     suffix = "" if few is package or package.because else f" and {len(package.via) - _FEW} more"
     return f"{reason(few)}{suffix}" + (f" ({package.choice})" if package.choice else "")
-
-
-@dataclasses.dataclass(frozen=True)
-class Weight:
-    """Sizes in bytes. `shared` maps another cell's id to the number and the size of common layers."""
-
-    cell: str
-    layers: tuple[Size, ...]
-    packages: tuple[Size, ...]
-    shared: dict[str, tuple[int, int]]
-
-
-def _weight(app: App, lock: Lock) -> Weight:
-    # late, because they import the readers of wheels and the engine, which only sizes need
-    from imagegen.image.layers import Size, layer_sizes, package_sizes, shared
-    from imagegen.wheels.wheelhouse import with_local_wheels
-
-    other_locks = []
-    for cell in app.session.matrix.cells():
-        try:
-            other_lock = app.session.lock_files.find(cell) if cell.id != lock.cell else None
-        except LockError:
-            continue  # `imagegen list` reports broken locks
-        other_locks += [other_lock] if other_lock else []
-    known_lock, lacking = with_local_wheels(lock, app.project.store)
-    packages = package_sizes(known_lock, app.project.store) + tuple(Size(build.name, None, None) for build in lacking)
-    return Weight(
-        lock.cell, layer_sizes(known_lock, app.project.store, whole=not lacking), packages, shared(lock, other_locks)
-    )
 
 
 def _show_weight(app: App, weight: Weight) -> None:

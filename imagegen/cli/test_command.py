@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from pathlib import Path
 
 import click
 
+from imagegen.app.smoke_test import run_checks
 from imagegen.checks.smoke.table import applicable
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.cli.numerics_tables import measured_numerics
 from imagegen.cli.output import check_writable, print_lines, print_report
-from imagegen.core.errors import EngineError, SmokeError, UsageError
-from imagegen.engine import Engine
-from imagegen.lock import local_tags
-from imagegen.lock.model import Lock
-from imagegen.run import numerics, smoke
+from imagegen.core.errors import SmokeError, UsageError
+from imagegen.run import numerics
 from imagegen.run.smoke import SmokeReport, parts
 from imagegen.spec.model import Cell
 
@@ -42,26 +39,12 @@ def command(app: App, *, cell: str, as_json: bool, junit: Path | None, require_g
         raise UsageError(f"{chosen.id} has no numerics to measure", code="usage-no-numerics", why="it has no torch")
     if junit:
         check_writable(junit)
-    image, report = _run(app, chosen, lock, names, require_gpu=require_gpu)
+    image, report = run_checks(app.project, chosen, lock, names, require_gpu=require_gpu)
     if measure:
         numerics.remember(app.project.store, image, report)
     if junit:
         junit.write_text(report.junit(chosen.id), encoding="utf-8")
     present_report(app, chosen, report, as_json=as_json)
-
-
-def _run(
-    app: App, cell: Cell, lock: Lock, names: Collection[str], *, require_gpu: bool
-) -> tuple[str, smoke.SmokeReport]:
-    """Run the checks in `names`, or all default checks. Returns the image's digest and the report."""
-    tag = local_tags(lock)[1]
-    with Engine.connect(app.project.settings, app.progress) as engine:
-        image = engine.image_digest(tag)
-        if image is None:
-            raise EngineError(f"{tag} is not in Docker", code="engine-no-image", fix=f"`imagegen build {cell.id}`")
-        return image, smoke.run(
-            engine, tag, lock, cell.declarations, require_gpu=require_gpu, progress=app.progress, only=names
-        )
 
 
 def present_report(app: App, cell: Cell, report: SmokeReport, *, as_json: bool) -> None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from imagegen.app.why import WhyAnswer, WorkingCombination, answer_by_environment
+from imagegen.app.why import WhyAnswer, WorkingCombination, answer_by_environment, split_model_type
 from imagegen.cli.app import App, pass_app
 from imagegen.compat import Explanation, Question
-from imagegen.compat.model_types import model_type_summary, split_model_types
+from imagegen.compat.model_types import model_type_summary
 from imagegen.compat.verdict import WORST_FIRST, Answer, kind_in_words
-from imagegen.core.errors import UsageError
 from imagegen.core.text import shown
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
     # with it, 0.72 s without: ten runs of one question, 2026-11-25).
     gc.disable()
     click.get_current_context().call_on_close(gc.enable)
-    model, words, sets = _model(words, sets)
+    model, words, sets = split_model_type(words, sets)
     about = model_type_summary(app.session.matrices.model_types, model) if model else ""
     if model and not words:
         app.json({model: app.session.matrices.model_types.first.get(model)}) if as_json else click.echo(shown(about))
@@ -60,17 +59,6 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
         click.echo(shown("\n\n".join([*texts, *notes])))
     codes = {answer.exit_code for answer in answers.values()}
     return 1 if 1 in codes else max(codes)
-
-
-def _model(words: Sequence[str], sets: Sequence[str]) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """Return the model type among the words and `--set` options ("": none), and the rest of each."""
-    (in_words, words), (in_sets, sets) = split_model_types(words), split_model_types(sets)
-    names = sorted({*in_words, *in_sets})
-    if len(names) > 1:
-        raise UsageError(
-            f"{' and '.join(names)} are several model types", code="usage-several-models", fix="ask about one at a time"
-        )
-    return names[0] if names else "", tuple(words), tuple(sets)
 
 
 def _nearest_in_words(combination: WorkingCombination) -> str:

@@ -113,7 +113,9 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
     def fresh_lock(_: App, cell: Any) -> Any:
         if cell.id == "unlocked":
             raise LockError("unlocked has no lock")
-        return SimpleNamespace(wheels=[])
+        lock = SimpleNamespace(wheels=[])
+        lock.by_cell = lambda cell: [(cell, lock)]
+        return lock
 
     monkeypatch.setattr(Matrices, "matrix", SimpleNamespace(select=lambda _, **__: cells))
     monkeypatch.setattr(LockFiles, "fresh", fresh_lock)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from imagegen import lock
 from imagegen.app.check_locks import current_lock
+from imagegen.app.chosen_cells import cells_by_index
 from imagegen.app.comparison_facts import comparison_facts
 from imagegen.app.lock_files import LockFiles
 from imagegen.app.make_locks import join_locks, lock_request
@@ -128,3 +129,23 @@ def _candidates_directory(project: ProjectContext) -> Path:
     """Return the project's directory of locks that are not smoke-tested yet, next to the store."""
     name = hashlib.sha256(str(project.directory.resolve()).encode()).hexdigest()[:12]
     return project.settings.store.parent / "nightly" / name
+
+
+def locked_groups(session: Session, pattern: str | None, platform: str | None) -> list[tuple[Cell, ...]]:
+    """Return the matching cells that have a lock one by one, or with `platform` the cells of each index.
+
+    Raises LockError if no cell has a lock, or only a part of an index has one.
+    """
+    locked = session.matrix.all_cells if pattern else session.lock_files.require_project_cells("imagegen nightly")
+    names = {cell.id for cell in locked if session.lock_files.path(cell).exists()}
+    chosen = cells_by_index(session, pattern or "*", platform)
+    groups = [group for group in chosen if any(cell.id in names for cell in group)]
+    unlocked = [cell for group in groups or chosen for cell in group if cell.id not in names]
+    if groups and not unlocked:
+        return groups
+    fix = "`imagegen lock {}` creates the first lock, which nightly updates start from"
+    if groups or len(chosen) == 1:
+        cell = unlocked[0].id
+        where = str(session.project.directory / "locks" / f"{cell}.toml")
+        raise LockError(f"{cell} has no lock", code="lock-missing", where=where, fix=fix.format(cell))
+    raise LockError(f"no cell that matches {pattern} is locked", code="lock-missing", fix=fix.format(pattern))
