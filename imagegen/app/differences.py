@@ -6,11 +6,11 @@ import itertools
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from jinja2 import Environment
 
-from imagegen.app.lock_difference import LockSummary
+from imagegen.app.lock_difference import NOT_JUDGED, LockSummary
 from imagegen.app.lock_history import History, LockChange
 from imagegen.core.progress import human
 
@@ -21,7 +21,6 @@ _HEIGHT = 100  # of a chart, in pixels
 _TOP, _BOTTOM = 10.0, 90.0  # of the line in a chart, in pixels
 
 Values = dict[str, Any]  # of a template in pages/, by name
-VerdictName = Literal["no known conflict", "conflict", "not judged"]
 
 
 @dataclass(frozen=True)
@@ -31,22 +30,6 @@ class CellHistory:
     cell: str
     history: History
     downloads: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True)
-class VerdictView:
-    """The verdict of today's rules on a lock. `rules` reject it or warn of it, `text` is the reason."""
-
-    name: VerdictName
-    rules: tuple[str, ...]
-    text: str
-
-    @property
-    def words(self) -> str:
-        """The verdict as one line."""
-        verb = "refused by" if self.name == "conflict" else "warnings of"
-        cause = f"{verb} {', '.join(self.rules)}" if self.rules else ""
-        return ": ".join(filter(None, (self.name, cause, self.text)))
 
 
 def href(cell: str, change: LockChange) -> str | None:
@@ -97,8 +80,8 @@ def _page(
         "href": f"{_FOLDER}/{of.cell}-{step.page}.html",
         "title": _title(step),
         "change": step,
-        "before": verdict_of(tables.before) if tables else None,
-        "after": verdict_of(step.lock) if step.lock else None,
+        "before": (tables.before.verdict or NOT_JUDGED) if tables else None,
+        "after": (step.lock.verdict or NOT_JUDGED) if step.lock else None,
         "growth": _growth(tables.before if tables else None, step.lock),
         "moved": tuple(package for package in packages if package.before is not None and package.after is not None),
         "added": tuple(package for package in packages if package.before is None),
@@ -121,14 +104,6 @@ def _title(step: LockChange) -> str:
 def _command(cell: str, since: str, commit: str | None) -> str:
     after = f"{commit[:_COMMIT]}:{cell}" if commit else cell
     return shlex.join(["imagegen", "diff", f"{since[:_COMMIT]}:{cell}", after])
-
-
-def verdict_of(lock: LockSummary) -> VerdictView:
-    """Return the view of the verdict of today's rules on a lock."""
-    if lock.verdict is None:
-        return VerdictView("not judged", (), "this imagegen does not read the format of that lock")
-    name: VerdictName = "conflict" if lock.verdict.refused else "no known conflict"
-    return VerdictView(name, lock.verdict.rules, lock.verdict.reason)
 
 
 def _growth(before: LockSummary | None, after: LockSummary | None) -> int | None:
@@ -160,7 +135,7 @@ def chart(cell: str, history: History) -> Values | None:
                 "size": lock.size,
                 "unsized": lock.unsized,
                 "growth": _growth(before, lock),
-                "verdict": verdict_of(lock),
+                "verdict": lock.verdict or NOT_JUDGED,
                 "href": f"../{address}" if address else None,
             }
         )

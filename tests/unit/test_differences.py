@@ -99,9 +99,9 @@ def test_a_lock_of_another_format_has_the_same_sum_of_wheels() -> None:
 def test_a_verdict_names_what_refuses_else_what_warns() -> None:
     warning = replace(RULE, id="b", severity="warning", because="B.")
     both = (Conflict((RULE,), {}), Conflict((warning,), {}))
-    assert LockVerdict.of(Verdict("incompatible", both)) == LockVerdict(True, ("a",), "A.")
-    assert LockVerdict.of(Verdict("unknown", both[1:])) == LockVerdict(False, ("b",), "B.")
-    assert LockVerdict.of(Verdict("compatible")) == LockVerdict(False)
+    assert LockVerdict.of(Verdict("incompatible", both)) == LockVerdict("conflict", ("a",), "A.")
+    assert LockVerdict.of(Verdict("unknown", both[1:])) == LockVerdict("no known conflict", ("b",), "B.")
+    assert LockVerdict.of(Verdict("compatible")) == LockVerdict("no known conflict")
 
 
 @pytest.mark.parametrize(

@@ -285,7 +285,7 @@ def _saying(words: str, report: site_report.SiteReport) -> site_report.SiteRepor
 
 
 def _changed(step: LockChange, words: str) -> LockChange:
-    verdict = LockVerdict(refused=True, rules=(words,), reason=words)
+    verdict = LockVerdict("conflict", rules=(words,), reason=words)
     summary = replace(step.lock, verdict=verdict) if step.lock else None
     found = step.difference and replace(
         step.difference,
