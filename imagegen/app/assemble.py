@@ -66,6 +66,22 @@ def require_wheels(project: ProjectContext, cell: Cell, lock: Lock) -> Lock:
     )
 
 
+def find_recorded(
+    lock_files: LockFiles, cell: Cell, lock: Lock, engine: Engine, *, audit: bool
+) -> FinishedBuild | None:
+    """Return the image that the store has made of a lock with its compiled wheels, if the engine has it.
+
+    It is audited, since it may have been built without an audit. Raises AuditError.
+    """
+    digest, tags = layers.built_digest(lock, lock_files.project.store), local_tags(lock)
+    if digest is None or engine.image_digest(tags[1]) != digest:
+        return None
+    finished = FinishedBuild(digest, tags, audit_lock(lock_files.project, cell, lock, audit=audit))
+    if audit:
+        keep_finished(lock_files, cell, lock, finished)
+    return finished
+
+
 def assemble_image(
     lock_files: LockFiles,
     cell: Cell,

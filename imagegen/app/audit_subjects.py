@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from imagegen.app.audit import refused_keywords
 from imagegen.app.session import Session
 from imagegen.audit.check import audit
 from imagegen.audit.model import Subject
@@ -62,8 +63,6 @@ class AuditArguments:
 
 def run_audits(session: Session, required: AuditArguments) -> Iterator[tuple[AuditReport, LockLocation | None]]:
     """Yield the report about each requested subject, with the lock file of the subject."""
-    from imagegen.app.audit import refused_keywords  # late, because it imports the readers of images
-
     gpus = tuple(session.matrix.gpus.values())
     for subject, source in subjects(session, required):
         yield audit(subject, gpus, refused_keywords(session.matrices, subject)), source

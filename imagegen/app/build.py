@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imagegen.app.finished import find_finished, find_recorded
+from imagegen.app.finished import find_finished
 from imagegen.app.lock_files import LockFiles
 from imagegen.app.project import ProjectContext
 from imagegen.app.scratch_base import build_on_base
 from imagegen.app.session import Session
+from imagegen.core.errors import EngineError
 from imagegen.core.oci import MANIFEST_TYPE, Descriptor, write_image_index
 from imagegen.core.store import images
 from imagegen.lock import local_tags
@@ -90,7 +91,7 @@ def _build_into_engine(session: Session, cell: Cell, engine: Engine, options: Bu
         from imagegen.app import assemble  # late, here and below: an unchanged build needs no builders
 
         lock = assemble.ensure_wheels(session, cell, lock, engine=engine, builder=options.builder)
-        built = find_recorded(session.lock_files, cell, lock, engine, audit=options.audit)
+        built = assemble.find_recorded(session.lock_files, cell, lock, engine, audit=options.audit)
     digest, tags = (built.digest, built.tags) if built else _load_image(session.lock_files, cell, lock, engine, options)
     report, age = _smoke_test(session.project, cell, lock, engine, digest, options) if options.test else (None, None)
     engine.tag(digest, tags[0])
@@ -147,3 +148,20 @@ def _smoke_test(
     smoke_reports.save_passed_report(project.store, passed)
     smoke_reports.save_run(project.store, passed, conditions, int(time.time()))
     return report, None
+
+
+def run_checks(
+    project: ProjectContext, cell: Cell, lock: Lock, names: Collection[str], *, require_gpu: bool
+) -> tuple[str, SmokeReport]:
+    """Run the checks in `names`, or all default checks. Returns the image's digest and the report."""
+    from imagegen.engine import Engine
+    from imagegen.run import smoke
+
+    tag = local_tags(lock)[1]
+    with Engine.connect(project.settings, project.progress) as engine:
+        image = engine.image_digest(tag)
+        if image is None:
+            raise EngineError(f"{tag} is not in Docker", code="engine-no-image", fix=f"`imagegen build {cell.id}`")
+        return image, smoke.run(
+            engine, tag, lock, cell.declarations, require_gpu=require_gpu, progress=project.progress, only=names
+        )

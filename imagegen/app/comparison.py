@@ -8,11 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from imagegen.app.comparison_facts import comparison_facts
 from imagegen.app.matrices import Matrices
 from imagegen.app.session import Session
 from imagegen.compare import image_bytes, numerics, references
-from imagegen.compare.difference import Difference, difference
+from imagegen.compare.difference import ComparisonFacts, Difference, difference
 from imagegen.compare.image_bytes import ReadImage, ReadIndex
 from imagegen.compare.operands import DiffOperand
 from imagegen.compare.references import ImageLocation, OperandSources
@@ -26,15 +25,19 @@ from imagegen.core.progress import Progress
 from imagegen.core.registry import Repository
 from imagegen.core.store import Store
 from imagegen.image import layers
-from imagegen.lock.model import Lock
+from imagegen.lock.model import Lock, LockedBuild
 from imagegen.run import numerics as measured_numerics
 from imagegen.run.numerics import Fingerprint, recall
+from imagegen.spec import metadata
 from imagegen.spec.model import Cell
 from imagegen.trust import project as projects
 from imagegen.trust.attach import gather
 from imagegen.trust.documents import LOCK, NUMERICS, Kind
 from imagegen.trust.project import Project
 from imagegen.trust.signers import Trust
+from imagegen.wheels import wheelhouse
+from imagegen.wheels.builds import environment
+from imagegen.wheels.throttle import BuildJob
 
 NO_SIGNER = "no signer that the project names"
 
@@ -170,3 +173,19 @@ def _fingerprints(store: Store, side: DiffOperand) -> tuple[Fingerprint, ...]:
     stored = recall(store, digest) if digest else ()
     devices = {measured.device for measured in stored}
     return (*stored, *(fingerprint for fingerprint in side.fingerprints if fingerprint.device not in devices))
+
+
+def comparison_facts(matrices: Matrices) -> ComparisonFacts:
+    """Return the facts of the project's matrices and of this store about packages and builds."""
+
+    def requires(name: str, version: str) -> Sequence[str] | None:
+        package = metadata.load(matrices.project.matrix_directories, name)
+        release = package.releases.get(version.partition("+")[0]) if package else None
+        return release.requires if release else None
+
+    def job(build: LockedBuild) -> BuildJob | None:
+        cells = matrices.matrix.cells()
+        recipe = next((cell.recipes[build.name] for cell in cells if build.name in cell.recipes), None)
+        return environment.work(build, recipe, matrices.project.store) if recipe else None
+
+    return ComparisonFacts(requires, job, lambda build: wheelhouse.known(matrices.project.store, build.key) is not None)

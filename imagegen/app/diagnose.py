@@ -9,7 +9,7 @@ from imagegen.core.oci import MACHINES
 from imagegen.engine import Engine
 from imagegen.lock import local_tags
 from imagegen.lock.model import Lock
-from imagegen.run import doctor
+from imagegen.run import doctor, smoke
 from imagegen.spec.model import Cell
 
 
@@ -27,8 +27,6 @@ def _fabric(session: Session, cell: Cell | None) -> doctor.Diagnosis:
 
 def _measured(session: Session, cell: Cell, lock: Lock | None) -> doctor.Measured:
     """Run the smoke check of NCCL in a container of the cell's image, if the engine has it and it is for CUDA."""
-    from imagegen.run import smoke  # late, because checks of a host do not need it
-
     if cell.cuda_version is None:
         return doctor.Measured(reason=f"{cell.id} is for CPUs")
     if lock is None:

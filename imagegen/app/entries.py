@@ -77,9 +77,6 @@ class Changes:
     packages: tuple[str, ...] = ()  # of Debian
     removals: tuple[str, ...] = ()
 
-    def __bool__(self) -> bool:
-        return bool(self.pins or self.additions or self.packages or self.removals)
-
 
 def lock_changed(
     session: Session, parent: Cell, name: str, changes: Changes, options: LockOptions, *, record: bool

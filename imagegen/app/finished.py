@@ -11,7 +11,6 @@ from imagegen.app.lock_files import LockFiles
 from imagegen.app.project import ProjectContext
 from imagegen.core.deferred import dataclass
 from imagegen.core.store import images
-from imagegen.lock import local_tags
 from imagegen.lock.model import Lock
 from imagegen.spec.model import Cell
 
@@ -57,25 +56,6 @@ def _has_image(project: ProjectContext, lock: Lock, finished: FinishedBuild, eng
     if manifest and images.images(project.store).get(lock.cell) != manifest.digest:
         images.keep(project.store, lock.cell, manifest.digest, manifest.size)
     return manifest is not None
-
-
-def find_recorded(
-    lock_files: LockFiles, cell: Cell, lock: Lock, engine: Engine, *, audit: bool
-) -> FinishedBuild | None:
-    """Return the image that the store has made of a lock with its compiled wheels, if the engine has it.
-
-    It is audited, since it may have been built without an audit. Raises AuditError.
-    """
-    from imagegen.app.audit import audit_lock  # late, here and below: an unchanged build needs no audit
-    from imagegen.image import layers
-
-    digest, tags = layers.built_digest(lock, lock_files.project.store), local_tags(lock)
-    if digest is None or engine.image_digest(tags[1]) != digest:
-        return None
-    finished = FinishedBuild(digest, tags, audit_lock(lock_files.project, cell, lock, audit=audit))
-    if audit:
-        keep_finished(lock_files, cell, lock, finished)
-    return finished
 
 
 def keep_finished(lock_files: LockFiles, cell: Cell, lock: Lock, finished: FinishedBuild) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import re
 import tarfile
 from collections.abc import Iterator
@@ -14,14 +13,14 @@ from packaging.version import Version
 from pydantic import TypeAdapter, ValidationError
 
 from imagegen.app.entries import entry_path
-from imagegen.app.image_subject import LAYOUT, main_environment, read_image
+from imagegen.app.image_subject import LAYOUT, host_platform, main_environment, read_image
 from imagegen.app.import_project import BASE_SYSTEM, Imported, choose_python, known_facts, write_imported
 from imagegen.app.project import ProjectContext
 from imagegen.app.session import Session
 from imagegen.core import types as t
 from imagegen.core.errors import FetchError, Location, UsageError
 from imagegen.core.layer_tar import DAMAGED, Bounded
-from imagegen.core.oci import INDEX_FILE, PLATFORMS, Platform
+from imagegen.core.oci import INDEX_FILE
 from imagegen.core.text import counted, redact
 from imagegen.image.inventory import archive, system
 from imagegen.image.inventory.archive import ArchivedImage
@@ -100,11 +99,9 @@ def _read(project: ProjectContext, reference: str, scratch: Path) -> ArchivedIma
         reference = f"{LAYOUT}{reference}"
     if not path.is_file():
         return read_image(reference, scratch, project.settings, project.progress)
-    machine = platform.machine()
-    machine_platform = Platform("linux", PLATFORMS.get(machine, machine).rpartition("/")[2])
     try:
         with path.open("rb") as stream:
-            return archive.read(stream, machine_platform, reference, scratch)
+            return archive.read(stream, host_platform(), reference, scratch)
     except OSError as error:
         raise FetchError(f"{path} cannot be read", code="fetch-not-an-image", why=error.strerror) from error
 

@@ -163,7 +163,10 @@ def _tried(session: Session, path: Path, text: str, source: Location) -> Iterato
         try:
             _ = tried.matrices.matrix
         except MatrixErrors as error:
-            raise _unfit(source, error) from error
+            why, fix = "; ".join(fault.what for fault in error.errors), error.errors[0].fix
+            raise ProjectFileError(
+                "no image can be made of it", code="project-mismatch", where=source, why=why, fix=fix
+            ) from error
         yield tried
 
 
@@ -486,14 +489,3 @@ def _empty(source: Location, recovered: Recovered) -> ProjectFileError:
     other = f"choose another stage: {stages}" if stages else None
     fix = first.fix if first else other or "import another file"
     return malformed("it has no package for an image", source, why, fix)
-
-
-def _unfit(source: Location, errors: MatrixErrors) -> ProjectFileError:
-    """Return the error about packages that cannot become an entry."""
-    return ProjectFileError(
-        "no image can be made of it",
-        code="project-mismatch",
-        where=source,
-        why="; ".join(error.what for error in errors.errors),
-        fix=errors.errors[0].fix,
-    )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from imagegen import lock
-from imagegen.app.comparison_facts import comparison_facts
+from imagegen.app.comparison import comparison_facts
 from imagegen.app.lock_difference import LockDifference, LockSummary, LockVerdict, lock_difference
 from imagegen.app.lock_files import LockFiles
 from imagegen.app.nightly import changes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from imagegen import lock
 from imagegen.app.assemble import ensure_wheels
@@ -27,69 +26,74 @@ from imagegen.lock.model import Foundation, Lock
 from imagegen.projects.stack import read_stack
 from imagegen.spec.model import Cell
 
-_RECORD_REMOVED = "the lock changed, so its record was removed; `imagegen lock --record` makes a new one"
-
 
 def lock_image(session: Session, cell: Cell, options: LockOptions, *, record: bool) -> LockedImage:
     """Lock the cell and write locks/<cell>.toml; with `record`, build the layers and write their digests too.
 
-    Raises as `resolve_cell`; with `record` also as `layers.assemble`.
+    An image with several environments is joined from the locks of its cells. Raises as `resolve_cell` and `join_locks`;
+    with `record` also as `layers.assemble`.
     """
+    lock_files, progress = session.lock_files, session.project.progress
     if cell.environments:
-        return _lock_environments(session, cell, options, record=record)
-    previous = session.lock_files.find(cell)
-    if record and previous and options == LockOptions() and _is_current(session.lock_files, previous, cell):
-        locked = previous
-    else:
-        locked = resolve_cell(session, cell, previous, options)
-        if locked.record is None and previous:
+        locks = [_environment_lock(session, environment.cell, options) for environment in cell.environments]
+        previous, locked = lock_files.find(cell), join_locks(lock_files, cell, locks)
+        if previous:
             locked = layers.keep_record(locked, previous)
-        if layers.record_contradictions(locked):  # the previous lock was edited
-            locked = replace(locked, record=None)
-    if record:
-        locked = _recorded(session, cell, locked)
-    path = session.project.directory / "locks" / f"{cell.id}.toml"
-    changed = locked != previous or not path.exists()
-    if changed:
-        lock.write(locked, path)
-        _report(session.project, path, locked, previous)
     else:
-        session.project.progress.say(f"{path}: unchanged")
-    return LockedImage(cell, path, locked, changed)
-
-
-def _lock_environments(session: Session, cell: Cell, options: LockOptions, *, record: bool) -> LockedImage:
-    """Lock an image with several environments. Cells are locked that have no sound lock, or that options are for.
-
-    Raises also LockError if the locks differ in base, interpreter or added Debian packages.
-    """
-    locks = []
-    for environment in cell.environments:
-        environment_lock = session.lock_files.find(environment.cell)
-        if (
-            environment_lock is None
-            or options != LockOptions()
-            or not _is_current(session.lock_files, environment_lock, environment.cell)
-        ):
-            environment_lock = lock_image(session, environment.cell, options, record=False).lock
-        locks.append(environment_lock)
-    previous, locked = session.lock_files.find(cell), join_locks(session.lock_files, cell, locks)
-    if previous:
-        locked = layers.keep_record(locked, previous)
+        previous = lock_files.find(cell)
+        locked = _locked(session, cell, previous, options, record=record)
     if record:
         locked = _recorded(session, cell, locked)
     path = session.project.directory / "locks" / f"{cell.id}.toml"
-    changed = previous is None or lock.dumps(locked) != session.lock_files.text(cell) or not path.exists()
+    changed = not path.exists() or previous is None or _differs(lock_files, cell, locked, previous)
     if changed:
         lock.write(locked, path)
         if locked.record is None and previous and previous.record:
-            session.project.progress.say(_RECORD_REMOVED)
-        session.project.progress.say(f"{path}: {counted(len(locks), 'environment')}")
-    else:
-        session.project.progress.say(f"{path}: unchanged")
-    if locked.has_several:
-        session.project.progress.say(shared_wheels(locked).sentence)
+            progress.say("the lock changed, so its record was removed; `imagegen lock --record` makes a new one")
+    progress.say(f"{path}: {_contents(cell, locked) if changed else 'unchanged'}")
+    if cell.environments and locked.has_several:
+        progress.say(shared_wheels(locked).sentence)
+    elif changed and locked.builds and locked.record is None:
+        progress.say(
+            f"`imagegen wheels build --cell {locked.cell}` compiles now what this machine lacks of that; "
+            f"`imagegen build {locked.cell}` does it when it needs it"
+        )
     return LockedImage(cell, path, locked, changed)
+
+
+def _environment_lock(session: Session, cell: Cell, options: LockOptions) -> Lock:
+    """Return the lock of an environment's cell. It is locked if it has no sound lock, or if options are for it."""
+    locked = session.lock_files.find(cell)
+    if locked and options == LockOptions() and _is_current(session.lock_files, locked, cell):
+        return locked
+    return lock_image(session, cell, options, record=False).lock
+
+
+def _locked(session: Session, cell: Cell, previous: Lock | None, options: LockOptions, *, record: bool) -> Lock:
+    """Resolve the cell. To record a lock that is current, return it unchanged."""
+    if record and previous and options == LockOptions() and _is_current(session.lock_files, previous, cell):
+        return previous
+    locked = resolve_cell(session, cell, previous, options)
+    if locked.record is None and previous:
+        locked = layers.keep_record(locked, previous)
+    if layers.record_contradictions(locked):  # the previous lock was edited
+        locked = replace(locked, record=None)
+    return locked
+
+
+def _differs(lock_files: LockFiles, cell: Cell, locked: Lock, previous: Lock) -> bool:
+    return lock.dumps(locked) != lock_files.text(cell) if cell.environments else locked != previous
+
+
+def _contents(cell: Cell, locked: Lock) -> str:
+    """Return the contents of a lock in words."""
+    if cell.environments:
+        return counted(len(cell.environments), "environment")
+    content, debs = locked.base.content, locked.base.debs
+    below = f"{len(content.layers)} layers of {locked.base.image}" if content else f"{len(debs)} Debian packages"
+    names = ", ".join(f"{build.name} {build.version}" for build in locked.builds)
+    compiled = f", {len(locked.builds)} of them to be compiled ({names})" if locked.builds else ""
+    return f"{len(locked.packages)} packages{compiled}, {below}"
 
 
 def join_locks(lock_files: LockFiles, cell: Cell, locks: Sequence[Lock]) -> Lock:
@@ -216,19 +220,3 @@ def _is_current(lock_files: LockFiles, previous: Lock, cell: Cell) -> bool:
     except (LockError, IncompatibleError):
         return False
     return True
-
-
-def _report(project: ProjectContext, path: Path, locked: Lock, previous: Lock | None) -> None:
-    say = project.progress.say
-    if locked.record is None and previous is not None and previous.record is not None:
-        say(_RECORD_REMOVED)
-    content, debs = locked.base.content, locked.base.debs
-    below = f"{len(content.layers)} layers of {locked.base.image}" if content else f"{len(debs)} Debian packages"
-    names = ", ".join(f"{build.name} {build.version}" for build in locked.builds)
-    compiled = f", {len(locked.builds)} of them to be compiled ({names})" if locked.builds else ""
-    say(f"{path}: {len(locked.packages)} packages{compiled}, {below}")
-    if locked.builds and locked.record is None:
-        say(
-            f"`imagegen wheels build --cell {locked.cell}` compiles now what this machine lacks of that; "
-            f"`imagegen build {locked.cell}` does it when it needs it"
-        )

@@ -17,7 +17,7 @@ from imagegen.core.text import counted
 from imagegen.spec import api, metadata
 from imagegen.spec.api import PackageNames
 from imagegen.spec.cells import Matrix
-from imagegen.spec.model import Rule
+from imagegen.spec.model import Cell, Rule
 
 if TYPE_CHECKING:
     from imagegen.compat import Knowledge, MetadataCache
@@ -47,6 +47,14 @@ class Matrices:
             raise
         compatibility.check_rules(loaded)
         return loaded
+
+    def select_groups(self, pattern: str, platforms: str | None) -> list[tuple[Cell, ...]]:
+        """Return the selected cells one by one, or with `platforms` the cells of each index. Raises UsageError."""
+        chosen = self.matrix.select(pattern)
+        if platforms is None:
+            return [(cell,) for cell in chosen]
+        groups = [self.matrix.on_platforms(cell, platforms) for cell in chosen]
+        return list({group[0].id: group for group in groups}.values())
 
     @cached_property
     def knowledge(self) -> Knowledge:

@@ -63,6 +63,7 @@ def packages_of(
 def _row(
     matrices: Matrices, source: str, pins: list[tuple[Lock, LockedWheel | LockedBuild]], licences: Mapping[str, Licence]
 ) -> LockedPackage:
+    date = dt.date.fromisoformat
     newest, package = max(pins, key=lambda pin: pin[0].as_of)
     uploaded = next(filter(None, (_uploaded(matrices, pinned) for _, pinned in pins)), None)
     licence = next(filter(None, (_licence(licences, lock, pinned) for lock, pinned in pins)), None)
@@ -72,15 +73,11 @@ def _row(
         package.version,
         (terms.expression or ", ".join(terms.names)) if terms else "",
         uploaded,
-        _days(uploaded, newest.as_of[:10]) if uploaded else None,
+        (date(newest.as_of[:10]) - date(uploaded)).days if uploaded else None,
         source,
         source_of(package)[1],
         tuple(dict.fromkeys(lock.cell for lock, _ in pins)),
     )
-
-
-def _days(first: str, last: str) -> int:
-    return (dt.date.fromisoformat(last) - dt.date.fromisoformat(first)).days
 
 
 def _licence(licences: Mapping[str, Licence], lock: Lock, package: LockedWheel | LockedBuild) -> Licence | None:

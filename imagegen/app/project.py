@@ -64,7 +64,7 @@ class ProjectContext:
 
     @property
     def has_matrices(self) -> bool:
-        """Whether the project has matrices or recipes of its own."""
+        """True if the project has matrices or recipes of its own."""
         return len(self.matrix_directories) > len(_SHIPPED)
 
     def with_matrices(self, directory: Path) -> ProjectContext:

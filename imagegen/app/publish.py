@@ -25,7 +25,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 from imagegen.app.assemble import assemble_image, ensure_wheels
@@ -152,7 +151,8 @@ def _publish(
     recover(repository, store, progress)
     reader = AttachmentReader(publisher.trust, progress)
     built = [_assemble(publisher, job, (repository, *siblings), reader) for job in jobs]
-    index = write_image_index(_by_platform(built)) if len(built) > 1 else None
+    descriptors = {assembled.lock.platform: assembled.descriptor for assembled in built}
+    index = write_image_index(descriptors) if len(built) > 1 else None
     tagged = TaggedManifest(built[0].image.digest, MANIFEST_TYPE)
     if index:
         tagged = TaggedManifest(store.write(index), INDEX_TYPE)
@@ -166,28 +166,21 @@ def _publish(
         _ensure_tested(publisher, image, repository, reader) if first.options.test else (None, "") for image in built
     ]
     moved = move_tags(repository, store, tagged, first.tags.mutable, progress) if first.options.test else {}
-    published_image = partial(
-        PublishedImage,
-        repository=repository.name,
-        immutable_tag=first.tags.immutable,
-        moved_tags=moved,
-        index=tagged.digest if index else None,
-    )
     return tuple(
-        published_image(
-            cell=built_image.job.cell.id,
-            digest=built_image.image.digest,
-            record=layers.record_of(built_image.canonical),
+        PublishedImage(
+            cell=assembled.job.cell.id,
+            repository=repository.name,
+            digest=assembled.image.digest,
+            record=layers.record_of(assembled.canonical),
+            immutable_tag=first.tags.immutable,
+            moved_tags=moved,
             pushed=pushed,
             smoke_report=report,
             smoke_source=source,
+            index=tagged.digest if index else None,
         )
-        for built_image, pushed, (report, source) in zip(built, totals, tested, strict=True)
+        for assembled, pushed, (report, source) in zip(built, totals, tested, strict=True)
     )
-
-
-def _by_platform(built: Sequence[AssembledImage]) -> dict[str, Descriptor]:
-    return {image.lock.platform: image.descriptor for image in built}
 
 
 def expected_tagged(jobs: Sequence[PublishJob], store: Store) -> str | None:

@@ -28,7 +28,7 @@ def build_on_base(session: Session, cell: Cell, locked: Lock, build: Callable[[L
 
 def _scratch_lock(session: Session, cell: Cell, locked: Lock, error: PackagesGoneError) -> Lock:
     """Return the lock with today's Debian packages, and write it next to the store, not into the project."""
-    from imagegen.image import base  # late, here and below: few builds lack packages
+    from imagegen.image import base
     from imagegen.lock.builds import keyed
 
     settings, progress = session.project.settings, session.project.progress

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from imagegen.compat import CellAnswer
 from imagegen.core.deferred import dataclass
 from imagegen.core.errors import LockError
 from imagegen.core.text import counted
 from imagegen.lock.model import Lock
-
-if TYPE_CHECKING:
-    pass
-
 
 StateName = Literal["tested", "locked", "no known conflict", "conflict", "unknown"]
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from imagegen.app.session import Session
 from imagegen.core.errors import LockError
+from imagegen.image.layers import Size, layer_sizes, package_sizes, shared
 from imagegen.lock.model import Lock
-
-if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
-    from imagegen.image.layers import Size
+from imagegen.wheels.wheelhouse import with_local_wheels
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Weight:
     """Sizes in bytes. `shared` maps another cell's id to the number and the size of common layers."""
 
@@ -28,10 +23,6 @@ class Weight:
 
 def weigh(session: Session, lock: Lock) -> Weight:
     """Return the sizes of a lock's image, and the layers that it shares with the images of other locks."""
-    # late, because they import the readers of wheels and the engine, which only sizes need
-    from imagegen.image.layers import Size, layer_sizes, package_sizes, shared
-    from imagegen.wheels.wheelhouse import with_local_wheels
-
     other_locks = []
     for cell in session.matrix.cells():
         try:

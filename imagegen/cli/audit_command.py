@@ -9,7 +9,6 @@ from pathlib import Path
 
 import click
 
-from imagegen.app.audit_subjects import AuditArguments, find_gpus, run_audits
 from imagegen.audit import finding_texts
 from imagegen.audit.report import AuditReport
 from imagegen.audit.sarif import LockLocation, document
@@ -67,6 +66,9 @@ def command(
             alone=not (several or any((what, image, site, gpus, driver, torch, sarif_file))),
         )
         return
+    # late, because it imports the readers of images
+    from imagegen.app.audit_subjects import AuditArguments, find_gpus, run_audits
+
     required = AuditArguments(what, find_gpus(app.session, gpus), driver, image, site, torch)
     required.check()
     if sarif_file:

@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from imagegen.app.build import BuildOptions, BuiltImage, build_image, build_layout
-from imagegen.app.chosen_cells import cells_by_index
 from imagegen.app.parallel_build import BuildResult, build_cells
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.cli.options import builder_option, platform_option
@@ -69,7 +68,7 @@ def command(
         if no_test and is_set:
             raise OptionConflictError(f"{flag} and --no-test exclude each other", fix="leave out one of the two")
     options = BuildOptions(not no_test, not no_audit, require_gpu, scratch_base, builder, retest)
-    groups = cells_by_index(app.session, cell, platform)
+    groups = app.session.matrices.select_groups(cell, platform)
     if output is not None:
         directory = _directory(output, cell, groups)
         return build_into_layout(app, groups[0], directory, options, as_json=as_json)

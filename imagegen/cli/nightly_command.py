@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from imagegen.app.comparison_facts import comparison_facts
+from imagegen.app.comparison import comparison_facts
 from imagegen.app.nightly import changes, sentences
 from imagegen.app.nightly.propose import Proposal
 from imagegen.app.nightly.run import CellOutcome

@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import click
 
-from imagegen.app.chosen_cells import cells_by_index
 from imagegen.app.publish import PublishedImage, publish_images
 from imagegen.app.publish_plan import plan_publish
 from imagegen.app.publisher import KEY_VARIABLE, Publisher, PublishOptions
@@ -90,7 +89,7 @@ def command(
         key=key,
     )
     publisher = Publisher(app.session, to, options)
-    groups = cells_by_index(app.session, cell, platform)
+    groups = app.session.matrices.select_groups(cell, platform)
     chosen = [[(chosen_cell, app.session.lock_files.fresh(chosen_cell)) for chosen_cell in group] for group in groups]
     results: list[dict[str, Any]] = []
     for group in chosen:

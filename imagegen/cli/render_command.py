@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from functools import partial
 from pathlib import Path
 
 import click
 
-from imagegen.app.render import buildx_line, write_build
-from imagegen.app.scratch_base import build_on_base
+from imagegen.app.render import render_cells, write_folders
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.core.errors import OptionConflictError
-from imagegen.image import dockerfile as recipe
-from imagegen.lock import local_tags
 
 _ONE_JOB = (
     "NOTE: for %s, the printed command compiles one file at a time; "
@@ -43,27 +39,18 @@ def command(app: App, *, cell: str, output: Path | None, scratch_base: bool, as_
     if scratch_base and output is None:
         raise OptionConflictError("--scratch-base is for the base that -o writes", fix="add -o DIR")
     results: list[dict[str, str]] = []
-    targets: dict[str, recipe.Rendered] = {}
-    for chosen in app.session.matrix.select(cell, single=True):
-        lock = app.session.lock_files.fresh(chosen)
-        if output is None:
-            text = recipe.render(lock, local_tags(lock)[0]).dockerfile
-            results.append({"cell": chosen.id, "dockerfile": text})
+    if output is None:
+        for cell_id, text in render_cells(app.session, cell):
+            results.append({"cell": cell_id, "dockerfile": text})
             if not as_json:
                 click.echo(text.encode(), nl=False)  # UTF-8 anywhere
-            continue
-        directory = output / chosen.id
-        rendered = build_on_base(
-            app.session, chosen, lock, partial(write_build, app.session, chosen, directory), scratch=scratch_base
-        )
-        targets[chosen.id] = rendered
-        recipe.write_bake(output, targets)  # for each cell, because the next one may fail
-        line = buildx_line(app.session, rendered.arguments)
-        if lock.builds:
-            app.progress.say(_ONE_JOB % ", ".join(f"{build.name} {build.version}" for build in lock.builds))
-        results.append({"cell": chosen.id, "directory": str(directory), "command": line})
-        if not as_json:
-            app.progress.say(f"{directory} has all files of a plain build; build it with")
-            click.echo(f"(cd {shlex.quote(str(directory))} && {line})")
+    else:
+        for folder in write_folders(app.session, cell, output, scratch_base=scratch_base):
+            if folder.builds:
+                app.progress.say(_ONE_JOB % ", ".join(f"{build.name} {build.version}" for build in folder.builds))
+            results.append({"cell": folder.cell, "directory": str(folder.directory), "command": folder.command})
+            if not as_json:
+                app.progress.say(f"{folder.directory} has all files of a plain build; build it with")
+                click.echo(f"(cd {shlex.quote(str(folder.directory))} && {folder.command})")
     if as_json:
         app.json(results)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from imagegen.app.weights import Weight, weigh
+from imagegen.app import unlocked
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.cli.table import Styled, Table, print_styled
 from imagegen.core.progress import human
@@ -22,6 +22,9 @@ from imagegen.spec.model import Cell
 
 if TYPE_CHECKING:
     pass
+
+if TYPE_CHECKING:
+    from imagegen.app.weights import Weight
 
 _FEW = 5  # dependent packages in a row of the table; cells in a message
 
@@ -43,6 +46,8 @@ def command(app: App, *, cell: str, size: bool, as_json: bool) -> None:
         _show_unlocked(app, locked[0])
     locks = [(chosen, app.session.lock_files.fresh(chosen)) for chosen in locked]
     if size:
+        from imagegen.app.weights import weigh  # late, because only sizes need the readers of wheels and the engine
+
         weights = [weigh(app.session, lock) for _, lock in locks]
         if as_json:
             app.json([dataclasses.asdict(weight) for weight in weights])
@@ -88,7 +93,7 @@ def _show_environments(app: App, cell: Cell, lock: Lock) -> None:
 
 def _show_unlocked(app: App, cell: Cell) -> None:
     """Print the state and the requirements of a cell without a lock."""
-    from imagegen.app import cell_states, states, unlocked  # late, because a locked cell needs none of them
+    from imagegen.app import cell_states, states  # late, because a locked cell needs neither
 
     _show_header(app, cell)
     (status,) = cell_states.statuses(app.session, [cell])
@@ -151,7 +156,7 @@ def _show(app: App, cell: Cell, lock: Lock) -> None:
             app.out.print(f"  {name}  ({because})")
     for variable in lock.env:
         app.out.print(f"{variable.name}={variable.value}  ({variable.because})")
-    for line in (*_config(lock), *_declared(cell)):
+    for line in (*_config(lock), *(f"{text}  ({because})" for text, because in unlocked.decisions(cell))):
         app.out.print(line)
 
 
@@ -168,13 +173,6 @@ def _config(lock: Lock) -> Iterator[str]:
 
 def _files(copy: LockedCopy) -> str:
     return f"{counted(len(copy.files), 'file')}, {human(sum(file.size for file in copy.files))}"
-
-
-def _declared(cell: Cell) -> Iterator[str]:
-    """Yield the omissions, overrides and accepted rules of the cell, with their reasons."""
-    yield from (f"without {name}  ({because})" for name, because in cell.omits.items())
-    yield from (f"{override}  ({override.reason})" for override in cell.overrides)
-    yield from (f"against rule {name}  ({because})" for name, because in cell.accepts.items())
 
 
 def _why(package: LockedWheel | LockedBuild) -> str:

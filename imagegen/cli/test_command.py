@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from imagegen.app.smoke_test import run_checks
+from imagegen.app.build import run_checks
 from imagegen.checks.smoke.table import applicable
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.cli.numerics_tables import measured_numerics

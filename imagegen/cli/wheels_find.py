@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from imagegen.app.find_wheel import WheelSearch, find_wheel
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.cli.table import Table
 from imagegen.compare.difference import CORES, estimate
@@ -17,6 +16,9 @@ from imagegen.spec.recipe import Recipe
 from imagegen.wheels.find import Candidate, unreachable
 from imagegen.wheels.offers import WheelSource
 from imagegen.wheels.throttle import BuildJob, duration
+
+if TYPE_CHECKING:
+    from imagegen.app.find_wheel import WheelSearch
 
 
 @click.command("find")
@@ -32,6 +34,8 @@ def find_wheels(app: App, *, component: str, pattern: str, as_json: bool) -> int
     COMPONENT==VERSION searches that version instead of the cell's. Candidates are listed in search order; a file with a
     compatible name is fetched, hashed and audited, until one passes. Nothing is compiled, and no lock is changed.
     """
+    from imagegen.app.find_wheel import find_wheel  # late, because it imports the readers of wheels
+
     search = find_wheel(app.session, component, pattern)
     if as_json:
         app.json(_as_dict(search))

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from imagegen import lock
 from imagegen.app.check_locks import current_lock
-from imagegen.app.chosen_cells import cells_by_index
-from imagegen.app.comparison_facts import comparison_facts
+from imagegen.app.comparison import comparison_facts
 from imagegen.app.lock_files import LockFiles
 from imagegen.app.make_locks import join_locks, lock_request
 from imagegen.app.nightly.propose import Proposal, propose
@@ -138,7 +137,7 @@ def locked_groups(session: Session, pattern: str | None, platform: str | None) -
     """
     locked = session.matrix.all_cells if pattern else session.lock_files.require_project_cells("imagegen nightly")
     names = {cell.id for cell in locked if session.lock_files.path(cell).exists()}
-    chosen = cells_by_index(session, pattern or "*", platform)
+    chosen = session.matrices.select_groups(pattern or "*", platform)
     groups = [group for group in chosen if any(cell.id in names for cell in group)]
     unlocked = [cell for group in groups or chosen for cell in group if cell.id not in names]
     if groups and not unlocked:
