@@ -19,20 +19,18 @@ import results
 from imagegen import spec as matrix
 from imagegen.compat import (
     MetadataCache,
-    PlatformChoices,
     ScanCache,
-    Vocabulary,
-    cell_answers,
     check_rules,
     explain,
     load_demands,
     load_table,
-    parse_question,
+    metadata,
     suggest,
 )
 from imagegen.compat.knowledge import Knowledge
 from imagegen.core.data import shipped
-from imagegen.spec import metadata
+from imagegen.spec.cell_facts import cell_answers
+from imagegen.spec.questions import parse_question, platform_choices, vocabulary_of
 
 T = TypeVar("T")
 ASKED = ["torch==2.9.1", "vllm==0.11.0", "cuda==12.8", "gpu==sm_120", "python==3.12"]
@@ -51,7 +49,7 @@ def scanned(directories: list[Path]) -> ScanCache:
 
 def once(directories: list[Path], times: dict[str, list[float]]) -> None:
     loaded = timed(times, "read the matrix", lambda: matrix.load(directories))
-    timed(times, "check the rules against each other", lambda: check_rules(loaded))
+    timed(times, "check the rules against each other", lambda: check_rules(loaded.rules, loaded.places))
     library = MetadataCache(lambda package: load_table(directories, package), scanned(directories))
     timed(
         times,
@@ -59,10 +57,10 @@ def once(directories: list[Path], times: dict[str, list[float]]) -> None:
         lambda: cell_answers(loaded.all_cells, Knowledge(loaded.rules, library)),
     )
     fresh = MetadataCache(lambda package: load_table(directories, package), scanned(directories))
-    vocabulary = Vocabulary.of(loaded, metadata.names(directories))
+    vocabulary = vocabulary_of(loaded, metadata.names(directories))
     question = parse_question(ASKED, [], loaded, vocabulary)
     timed(times, "why, for one combination", lambda: explain(question, Knowledge(loaded.rules, fresh)))
-    around = PlatformChoices.of(loaded)
+    around = platform_choices(loaded)
     timed(times, "what is nearest to it", lambda: suggest(question, Knowledge(loaded.rules, fresh), around))
 
 

@@ -31,9 +31,9 @@ from packaging.version import InvalidVersion, Version
 
 from imagegen.cli.app import App
 from imagegen.cli.why_command import command
+from imagegen.compat import metadata
 from imagegen.core.data import shipped
 from imagegen.core.errors import ImagegenError
-from imagegen.spec import metadata
 
 TRUTH = Path(__file__).parents[1] / "tests/truth"
 MARK = "<!-- bench/why_truth.py writes what follows -->"

@@ -16,9 +16,9 @@ from xdist.scheduler import LoadScopeScheduling
 
 from imagegen.app.project import ProjectContext
 from imagegen.core.config import Settings
-from imagegen.core.oci import LayerDescriptor
 from imagegen.core.store import Store
 from imagegen.image.layers import layer
+from imagegen.oci.documents import LayerDescriptor
 from tests.support import command_line, fault_table
 from tests.support.command_line import Run
 from tests.support.elf_files import make_elf

@@ -21,6 +21,8 @@ from imagegen.audit.facts import FACTS_FORMAT
 from imagegen.audit.imports import RefusedKeyword
 from imagegen.audit.model import Finding, Package, Severity, Subject
 from imagegen.audit.report import joined_reports
+from imagegen.compat import package_names as api
+from imagegen.compat.package_names import PackageNames
 from imagegen.core.errors import AuditError
 from imagegen.core.progress import timed
 from imagegen.core.store import Store
@@ -31,8 +33,6 @@ from imagegen.image.inventory.subjects import cell_subject as subject
 from imagegen.image.layers.plan import LAYER_FORMAT, digest_of_json
 from imagegen.lock import contents_hash
 from imagegen.lock.model import Lock
-from imagegen.spec import api
-from imagegen.spec.api import PackageNames
 from imagegen.spec.model import Cell
 
 

@@ -14,9 +14,9 @@ from imagegen.audit.check import audit
 from imagegen.audit.model import Subject
 from imagegen.audit.report import AuditReport
 from imagegen.audit.sarif import LockLocation
-from imagegen.compat import Vocabulary
 from imagegen.core.errors import OptionConflictError, UsageError
 from imagegen.core.types import Gpu
+from imagegen.spec.questions import vocabulary_of
 
 Audited = tuple[Subject, LockLocation | None]  # with the lock file of the subject, if the repository has it
 
@@ -147,6 +147,6 @@ def lock_source(lock: Path) -> LockLocation | None:
 
 def find_gpus(session: Session, names: tuple[str, ...]) -> tuple[Gpu, ...]:
     """Return the GPUs with these names. Raises UsageError for an unknown GPU."""
-    vocabulary = Vocabulary.of(session.matrix) if names else None
+    vocabulary = vocabulary_of(session.matrix) if names else None
     gpus_by_name = {gpu.name: gpu for name in names if vocabulary for gpu in vocabulary.gpu(name)}
     return tuple(sorted(gpus_by_name.values(), key=lambda gpu: tuple(map(int, gpu.capability.split(".")))))

@@ -15,10 +15,10 @@ from imagegen.app.project import ProjectContext
 from imagegen.app.scratch_base import build_on_base
 from imagegen.app.session import Session
 from imagegen.core.errors import EngineError
-from imagegen.core.oci import MANIFEST_TYPE, Descriptor, write_image_index
 from imagegen.core.store import images
 from imagegen.lock import local_tags
 from imagegen.lock.model import Lock
+from imagegen.oci.documents import MANIFEST_TYPE, Descriptor, write_image_index
 from imagegen.spec.model import Cell
 
 if TYPE_CHECKING:

@@ -17,18 +17,18 @@ from imagegen.compare.operands import DiffOperand
 from imagegen.compare.references import ImageLocation, OperandSources
 from imagegen.compare.verdict import ImageVerdict, StepResult, StepStatus
 from imagegen.compare.verify import Attachments, VerificationOptions, VerifiedImage, verify_attachments, verify_index
+from imagegen.compat import metadata
 from imagegen.core.data import parse_json
 from imagegen.core.errors import UsageError
 from imagegen.core.net import Client
-from imagegen.core.oci import Platform
 from imagegen.core.progress import Progress
-from imagegen.core.registry import Repository
 from imagegen.core.store import Store
 from imagegen.image import layers
 from imagegen.lock.model import Lock, LockedBuild
+from imagegen.oci.documents import Platform
+from imagegen.oci.registry import Repository
 from imagegen.run import numerics as measured_numerics
 from imagegen.run.numerics import Fingerprint, recall
-from imagegen.spec import metadata
 from imagegen.spec.model import Cell
 from imagegen.trust import project as projects
 from imagegen.trust.attach import gather

@@ -5,10 +5,10 @@ from __future__ import annotations
 from imagegen.app.session import Session
 from imagegen.checks.preflight.model import Image
 from imagegen.core.errors import EngineError, OptionConflictError
-from imagegen.core.oci import MACHINES
 from imagegen.engine import Engine
 from imagegen.lock import local_tags
 from imagegen.lock.model import Lock
+from imagegen.oci.documents import MACHINES
 from imagegen.run import doctor, smoke
 from imagegen.spec.model import Cell
 

@@ -11,12 +11,11 @@ from functools import partial
 from pathlib import Path
 
 from imagegen.audit.model import Subject
-from imagegen.core import data, registry
+from imagegen.core import data
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, UsageError
 from imagegen.core.layer_tar import Allowance
 from imagegen.core.net import Client
-from imagegen.core.oci import INDEX_FILE, PLATFORMS, Layout, Platform
 from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.core.types import Gpu
@@ -34,6 +33,9 @@ from imagegen.image.inventory.tree import (
     python_of,
 )
 from imagegen.image.layers.image import LABEL
+from imagegen.oci import registry
+from imagegen.oci.documents import PLATFORMS, Platform
+from imagegen.oci.layout import INDEX_FILE, Layout
 
 LAYOUT = "oci:"
 _NAMED = 3  # of the directories that are not audited

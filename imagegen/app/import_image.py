@@ -20,7 +20,6 @@ from imagegen.app.session import Session
 from imagegen.core import types as t
 from imagegen.core.errors import FetchError, Location, UsageError
 from imagegen.core.layer_tar import DAMAGED, Bounded
-from imagegen.core.oci import INDEX_FILE
 from imagegen.core.text import counted, redact
 from imagegen.image.inventory import archive, system
 from imagegen.image.inventory.archive import ArchivedImage
@@ -28,6 +27,7 @@ from imagegen.image.inventory.freeze import InstalledDistribution, distributions
 from imagegen.image.inventory.layers import LayeredTree
 from imagegen.image.inventory.tree import FileTree
 from imagegen.image.layers.plan import ENTRYPOINT, ENV, WORKDIR
+from imagegen.oci.layout import INDEX_FILE
 from imagegen.projects import entry
 from imagegen.projects.model import COMMIT, OWN_PACKAGE, Omission, PackagePin, Recovered, malformed
 from imagegen.projects.names import describes_base

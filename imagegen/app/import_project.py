@@ -22,6 +22,9 @@ from imagegen.app.matrices import Matrices
 from imagegen.app.project import ProjectContext
 from imagegen.app.session import Session
 from imagegen.compat import CellAnswer
+
+# The files that `imagegen init` looks for; lock files come before declarations.
+from imagegen.compat.rule import NO_CUDA, cuda_version
 from imagegen.core import types as t
 from imagegen.core.data import MAX_SOURCE_FILE, project_of
 from imagegen.core.errors import Location, MatrixErrors, OptionConflictError, ProjectFileError, UsageError
@@ -41,9 +44,8 @@ from imagegen.projects.model import (
     read_text,
 )
 from imagegen.projects.names import BaseConfig, KnownImage
-from imagegen.spec.model import NO_CUDA, Cell, StackFile, cuda_version
+from imagegen.spec.model import Cell, StackFile
 
-# The files that `imagegen init` looks for; lock files come before declarations.
 FILES = (
     "uv.lock",
     "pylock.toml",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from imagegen import compat as compatibility
+from imagegen import spec as matrix
 from imagegen.app.matrices import Matrices
 from imagegen.app.project import ProjectContext
 from imagegen.core.errors import IncompatibleError, LockError, ProjectFileError
@@ -22,17 +23,15 @@ class Judge:
         self._project, self._matrices = project, matrices
         self._warnings: dict[str, tuple[Conflict, ...]] = {}  # by cell
 
-    def verdict(self, facts: Facts, cell: Cell) -> Verdict:
-        """Return the verdict of the rules on facts of a lock of the cell, of today or of an earlier one."""
-        return compatibility.judge(self._matrices.knowledge, cell, facts)
+    def verdict(self, facts: Facts) -> Verdict:
+        """Return the verdict of the rules on facts of a cell or of a lock."""
+        return compatibility.judge(self._matrices.knowledge, facts)
 
     def cell_answers(self, cells: Sequence[Cell]) -> dict[str, CellAnswer]:
         """Return the answers of rules and metadata for cells of the matrix, by cell id."""
         resolved = [cell for cell in cells if not cell.stack and not cell.environments]
         names = ",".join(cell.id for cell in resolved)
-        answers = self._project.kept(
-            "answers", names, lambda: compatibility.cell_answers(resolved, self._matrices.knowledge)
-        )
+        answers = self._project.kept("answers", names, lambda: matrix.cell_answers(resolved, self._matrices.knowledge))
         for cell in cells:
             if cell.stack:
                 answers = answers | {cell.id: self._stack_answer(cell)}
@@ -50,7 +49,7 @@ class Judge:
             facts = self.facts_of(cell)
         except (LockError, ProjectFileError) as error:
             return compatibility.CellAnswer("unknown", error.summary)
-        verdict = self.verdict(facts, cell)
+        verdict = self.verdict(facts)
         refused = verdict.answer == "incompatible"
         severity = "error" if refused else "suspicion"
         worst = [conflict for conflict in verdict.conflicts if conflict.severity == severity]
@@ -63,21 +62,21 @@ class Judge:
         Raises LockError, ProjectFileError.
         """
         if not cell.stack:
-            return compatibility.facts_of_cell(cell)
+            return matrix.facts_of_cell(cell)
         from imagegen.projects.stack import facts_of_stack  # late: few cells have such a file
 
         return facts_of_stack(cell, self._project.directory)
 
     def require_compatible(self, cell: Cell, facts: Facts) -> None:
         """Raise IncompatibleError when a rule rejects the cell; keep warnings for `print_warnings`."""
-        self.require_accepted(cell, self.verdict(facts, cell))
+        self.require_accepted(cell, self.verdict(facts))
 
     def require_accepted(self, cell: Cell, verdict: Verdict) -> None:
         """Raise IncompatibleError if the verdict rejects the cell; keep its warnings."""
         self._warnings[cell.id] = verdict.conflicts
         if verdict.answer == "incompatible":
             text = "\n".join(map(str, self._warnings.pop(cell.id)))
-            near = compatibility.nearest_cell(self._matrices.rules, cell, self._matrices.matrix.cells())
+            near = matrix.nearest_cell(self._matrices.rules, cell, self._matrices.matrix.cells())
             fix = f"the nearest cell that no rule refuses is {near.id}" if near else None
             raise IncompatibleError(f"{cell.id} cannot work", code="incompatible", why=text, fix=fix)
 

@@ -19,10 +19,10 @@ from imagegen.app.project import ProjectContext
 from imagegen.app.publisher import known_digest
 from imagegen.core.data import shipped
 from imagegen.core.errors import LockError, UsageError
-from imagegen.core.registry import reference as references
 from imagegen.image.layers.plan import HOME
 from imagegen.lock import local_tags
 from imagegen.lock.model import Lock
+from imagegen.oci.registry import reference as references
 from imagegen.spec.model import Cell
 from imagegen.trust import project as projects
 from imagegen.wheels.wheelhouse import with_local_wheels

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from imagegen import compat as compatibility
 from imagegen import lock
 from imagegen.app.judge import Judge
 from imagegen.app.matrices import Matrices
@@ -138,7 +137,7 @@ class LockFiles:
             return LockCheck(contradictions=contradictions)
         if edited := self._edited(locked, cell):
             return LockCheck(edited=edited)
-        return LockCheck(verdict=self._judge.verdict(compatibility.facts_of_lock(locked, cell.base.glibc), cell))
+        return LockCheck(verdict=self._judge.verdict(lock.facts_of_lock(locked, cell)))
 
     def _check_environments(self, image_lock: Lock, cell: Cell) -> LockCheck:
         """Check the lock of an image with several environments, and the locks of their cells."""
@@ -170,7 +169,7 @@ class LockFiles:
         from imagegen.lock.freshness import gpus_of
 
         wrong: list[str] = []
-        facts = compatibility.facts_of_lock(locked, cell.base.glibc)
+        facts = lock.facts_of_lock(locked, cell)
         if locked.gpu != gpus_of(cell, self._matrices.matrix.rules, facts):
             wrong.append("gpu.driver")
         if any(wheel.file.url for wheel in locked.wheels):

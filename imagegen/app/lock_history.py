@@ -20,10 +20,11 @@ from imagegen.app.session import Session
 from imagegen.compare import wording
 from imagegen.compare.difference import ComparisonFacts, Difference, difference
 from imagegen.compare.operands import of_lock
-from imagegen.compat import Facts, Verdict, facts_of_lock
+from imagegen.compat import Facts, Verdict
 from imagegen.core import data
 from imagegen.core.errors import FetchError, LockError
-from imagegen.core.git import local
+from imagegen.core.git import log
+from imagegen.lock.facts import facts_of_lock
 from imagegen.lock.file import loads
 from imagegen.lock.model import Lock
 from imagegen.spec.model import Cell
@@ -93,8 +94,8 @@ def history(session: Session, cell: Cell, locked: Lock) -> History:
         return History(missing="the lock is one that imagegen ships, and its history is in imagegen's repository")
     sections = _sections(session.project, cell)
     try:
-        commits = local.commits(path.parent, path.name, _ALL, session.project.env)
-        cut = local.shallow(path.parent, session.project.env)
+        commits = log.commits(path.parent, path.name, _ALL, session.project.env)
+        cut = log.shallow(path.parent, session.project.env)
         # The builds of this machine do not count, so that the page is the same on every machine.
         facts = ComparisonFacts(requires=comparison_facts(session.matrices).requires)
 
@@ -132,7 +133,7 @@ def read_versions(
     pages = page_names([day for _, day in commits])
     versions = []
     for (commit, day), page in zip(commits[: LONGEST + 1], pages, strict=False):
-        text = local.file_at(path.parent, commit, path.name, env)
+        text = log.file_at(path.parent, commit, path.name, env)
         try:
             read = loads(text, path) if text is not None else None
         except LockError:
@@ -178,10 +179,10 @@ def judge(session: Session, cell: Cell, versions: Sequence[LockVersion]) -> list
         if version.lock is None:
             verdicts.append(None)
             continue
-        facts = facts_of_lock(version.lock, cell.base.glibc)
+        facts = facts_of_lock(version.lock, cell)
         if before is None or before[0] != facts:  # many commits record another image of the same versions
             verdict = _kept_verdict(session.lock_files, cell, version.lock) if number == 0 else None
-            before = facts, LockVerdict.of(verdict or session.judge.verdict(facts, cell))
+            before = facts, LockVerdict.of(verdict or session.judge.verdict(facts))
         verdicts.append(before[1])
     return verdicts
 

@@ -13,12 +13,12 @@ from imagegen.app.lock_files import LockFiles
 from imagegen.app.matrices import Matrices
 from imagegen.app.project import ProjectContext
 from imagegen.app.session import Session
-from imagegen.compat import facts_of_lock
 from imagegen.core.errors import AuditError, IncompatibleError, LockError
 from imagegen.core.git import PackedTree
 from imagegen.core.text import counted, did_you_mean
 from imagegen.image import base, layers
 from imagegen.lock.environments import combine, locked_environments, shared_wheels
+from imagegen.lock.facts import facts_of_lock
 from imagegen.lock.make.candidates import LocalWheelSelector
 from imagegen.lock.make.options import LockOptions
 from imagegen.lock.make.stages import LockRequest, lock_cell
@@ -144,7 +144,7 @@ def resolve_cell(session: Session, cell: Cell, previous: Lock | None, options: L
         locked = lock_cell(lock_request(session.matrices, cell, options), previous)
     except LockError as error:
         raise _unknown_project(session.matrices, cell, error) or error from error
-    session.judge.require_compatible(cell, facts_of_lock(locked, cell.base.glibc))
+    session.judge.require_compatible(cell, facts_of_lock(locked, cell))
     return locked
 
 

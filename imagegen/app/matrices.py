@@ -11,19 +11,21 @@ from imagegen import __version__
 from imagegen import compat as compatibility
 from imagegen import spec as matrix
 from imagegen.app.project import ProjectContext
+from imagegen.compat import metadata
+from imagegen.compat import package_names as api
+from imagegen.compat.package_names import PackageNames
+from imagegen.compat.rule import Rule
 from imagegen.core.data import is_source_tree
 from imagegen.core.errors import MatrixError, MatrixErrors
 from imagegen.core.text import counted
-from imagegen.spec import api, metadata
-from imagegen.spec.api import PackageNames
 from imagegen.spec.cells import Matrix
-from imagegen.spec.model import Cell, Rule
+from imagegen.spec.model import Cell
 
 if TYPE_CHECKING:
     from imagegen.compat import Knowledge, MetadataCache
+    from imagegen.compat.models import Models
     from imagegen.compat.scans import PackageDemands
     from imagegen.compat.statements import StatementTable
-    from imagegen.spec.model_types import Models
     from imagegen.wheels.catalogue import Catalogue
 
 
@@ -45,7 +47,7 @@ class Matrices:
             if self.project.has_matrices and is_source_tree(self.project.directory):
                 raise _other_version(self.project, error) from error
             raise
-        compatibility.check_rules(loaded)
+        compatibility.check_rules(loaded.rules, loaded.places)
         return loaded
 
     def select_groups(self, pattern: str, platforms: str | None) -> list[tuple[Cell, ...]]:
@@ -107,7 +109,7 @@ class Matrices:
     @cached_property
     def metadata(self) -> MetadataCache:
         """The statements of the harvested package metadata, and the demands of scanned wheels."""
-        from imagegen.spec import scans  # late: what earlier runs have answered needs none
+        from imagegen.compat import wheel_scans as scans  # late: what earlier runs have answered needs none
 
         project, directories = self.project, self.project.matrix_directories
         scanned = frozenset(scans.names(directories))
@@ -127,7 +129,7 @@ class Matrices:
     @cached_property
     def model_types(self) -> Models:
         """The model types of checkpoints, with the releases that support them. Raises MatrixError."""
-        from imagegen.spec import model_types  # late: questions alone need it
+        from imagegen.compat import models as model_types  # late: questions alone need it
 
         return self.project.kept("model-types", "", lambda: model_types.load(self.project.matrix_directories))
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from imagegen import mirror
 from imagegen.app.check_locks import require_unchanged_copies
 from imagegen.app.session import Session
-from imagegen.core.registry.layout import place
 from imagegen.mirror import listing as mirror_listing
 from imagegen.mirror.listing import MirrorArtifact
+from imagegen.oci.registry.mirror import place
 from imagegen.spec.model import Cell
 
 

@@ -13,11 +13,12 @@ from urllib.parse import urlsplit
 from imagegen.core.config import Settings, mirror_name
 from imagegen.core.net import package_index
 from imagegen.core.store import Store
+from imagegen.core.wheel_target import WheelTarget
+from imagegen.lock.find_links import find_local_wheel
 from imagegen.lock.foundation import MIRROR, InterpreterArchive, LockedInterpreter, resolve_interpreter
-from imagegen.lock.model import LOCAL, URL, Lock, LockedBuild, LockedSdist, LockedWheel
+from imagegen.lock.model import LOCAL, URL, Lock, LockedBuild, LockedWheel
 from imagegen.spec.model import Cell, Requirement
 from imagegen.spec.recipe import Commit
-from imagegen.spec.wheel_target import WheelTarget, find_local_wheel
 
 if TYPE_CHECKING:
     from imagegen.wheels.catalogue import Catalogue
@@ -56,16 +57,15 @@ class _Here:
         if base.image and base.content and not all(self.store.has(layer.digest) for layer in base.content.layers):
             yield from self._image(base.image)
         yield from self._interpreter(lock.interpreter)
-        for wheel in lock.wheels:
-            yield from self._wheel(wheel)
-        for build in lock.builds:
-            yield from self._build(build)
+        packages: tuple[LockedWheel | LockedBuild, ...] = (*lock.wheels, *lock.builds)
+        for package in packages:
+            yield from self._package(package)
 
     def of_cell(self, cell: Cell, wheels: Catalogue) -> Iterator[str]:
         if cell.base.image:
             yield from self._image(cell.base.image)
         yield from self._interpreter(resolve_interpreter(cell.interpreter, cell.platform, ()))
-        target = WheelTarget.of(cell.platform, cell.base, cell.python)
+        target = WheelTarget.of(cell.platform, cell.base.glibc, cell.python)
         for requirement in cell.requirements:
             yield from self._requirement(requirement, cell, target, wheels)
 
@@ -112,24 +112,19 @@ class _Here:
         if file and MIRROR not in self.settings.env and not self._has(file):
             yield file.url
 
-    def _wheel(self, wheel: LockedWheel) -> Iterator[str]:
-        file = wheel.fetched
-        if (not wheel.sdist and self._is_served(file.index)) or self.store.has(wheel.file.digest):
-            return  # nearly all wheels of all locks are served, which needs no look into the store
-        if wheel.sdist:
-            yield from self._source(wheel.sdist)
+    def _package(self, package: LockedWheel | LockedBuild) -> Iterator[str]:
+        file = package.source
+        if self._is_served(file.index):
+            return  # nearly all files of all locks are served, which needs no look into the store
+        installed = package.file if isinstance(package, LockedWheel) else file
+        if self.store.has(installed.digest) or self.store.has(file.digest):
+            return
+        if package.git:
+            submodules = package.submodules if isinstance(package, LockedBuild) else ()
+            for url in (package.git.url, *(submodule.url for submodule in submodules)):
+                yield from self._repository(url)
         elif not self._linked(file.filename):
             yield file.url or f"index {file.index}: {file.filename}"
-
-    def _source(self, sdist: LockedSdist | LockedBuild) -> Iterator[str]:
-        file = sdist.source if isinstance(sdist, LockedBuild) else sdist.file
-        if sdist.git and not self.store.has(file.digest):
-            yield from self._repository(sdist.git.url)
-
-    def _build(self, build: LockedBuild) -> Iterator[str]:
-        yield from self._source(build)
-        if not self.store.has(build.source.digest):
-            yield from (address for submodule in build.submodules for address in self._repository(submodule.url))
 
     def _repository(self, url: str) -> Iterator[str]:
         is_mirrored = mirror_name(urlsplit(url).hostname or "") in self.settings.git_mirrors

@@ -108,7 +108,7 @@ def _uploaded(matrices: Matrices, package: LockedWheel | LockedBuild) -> str | N
 
 def source_of(package: LockedWheel | LockedBuild) -> tuple[str, str | None]:
     """Return the source of a package in words, and the address of a page about it; None where there is none."""
-    git = package.git if isinstance(package, LockedBuild) else package.sdist.git if package.sdist else None
+    git = package.git
     file = _file(package)
     if git:
         return f"commit {git.commit[:12]}", _page(git.url)

@@ -34,10 +34,6 @@ from imagegen.app.publisher import Publisher, PublishJob
 from imagegen.app.shared_layers import SharedRegistry, share_layers
 from imagegen.core.errors import PublishError, StoreError
 from imagegen.core.net import Client
-from imagegen.core.oci import INDEX_TYPE, MANIFEST_TYPE, Descriptor, digest_of, write_image_index
-from imagegen.core.registry.push import PushTotals
-from imagegen.core.registry.reference import endpoint, engine_name
-from imagegen.core.registry.session import credentials_for
 from imagegen.core.store import Store
 from imagegen.engine import Engine
 from imagegen.image import layers
@@ -46,6 +42,10 @@ from imagegen.image.layers import Image
 from imagegen.image.layers.gzip_layers import compress_with_gzip
 from imagegen.lock import local_tags
 from imagegen.lock.model import Lock, Record
+from imagegen.oci.documents import INDEX_TYPE, MANIFEST_TYPE, Descriptor, digest_of, write_image_index
+from imagegen.oci.registry.credentials import credentials_for
+from imagegen.oci.registry.push import PushTotals
+from imagegen.oci.registry.reference import endpoint, engine_name
 from imagegen.publish import attachments
 from imagegen.publish.push_image import format_summary, push
 from imagegen.publish.remote_layers import AttachmentReader, find_remote_layers

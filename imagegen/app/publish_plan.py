@@ -9,13 +9,13 @@ from imagegen.app.publish import expected_tagged
 from imagegen.app.publisher import Publisher, PublishJob
 from imagegen.core.errors import FetchError, PublishError
 from imagegen.core.net import Client
-from imagegen.core.oci import ZSTD_TYPE, Descriptor
 from imagegen.core.store import Store
 from imagegen.core.text import counted
 from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.image.layers.sources import plan_layers, previously_built_layers
 from imagegen.lock.model import Lock
+from imagegen.oci.documents import ZSTD_TYPE, Descriptor
 from imagegen.publish.plan import LocatedLayer, PublishPlan, RegistryState, plan
 from imagegen.publish.repository import RemoteRepository
 from imagegen.run.smoke_reports import SmokeRequirement, find_saved

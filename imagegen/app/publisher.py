@@ -9,12 +9,9 @@ from pathlib import Path
 
 from imagegen.app.lock_files import LockFiles
 from imagegen.app.session import Session
-from imagegen.core import registry
 from imagegen.core.errors import FetchError, LockError, UsageError
-from imagegen.core.git.local import ForeignRepositoryError
+from imagegen.core.git.worktree import ForeignRepositoryError
 from imagegen.core.net import Client
-from imagegen.core.registry import PushTarget, Reference, Repository
-from imagegen.core.registry.reference import HUB_NAMES
 from imagegen.core.store import Store
 from imagegen.core.text import counted
 from imagegen.core.types import Compression
@@ -22,6 +19,9 @@ from imagegen.image import layers
 from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.lock.model import Lock
+from imagegen.oci import registry
+from imagegen.oci.registry import PushTarget, Reference, Repository
+from imagegen.oci.registry.reference import HUB_NAMES
 from imagegen.publish.repository import RemoteRepository
 from imagegen.publish.tags import Channel, TagInput, Tags, tags
 from imagegen.spec.model import Cell

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from imagegen import lock
 from imagegen.app.session import Session
-from imagegen.compat import facts_of_lock
 from imagegen.core.errors import PackagesGoneError
+from imagegen.lock.facts import facts_of_lock
 from imagegen.lock.model import Lock
 from imagegen.spec.model import Cell
 
@@ -34,7 +34,7 @@ def _scratch_lock(session: Session, cell: Cell, locked: Lock, error: PackagesGon
     settings, progress = session.project.settings, session.project.progress
     moved = replace(locked, base=base.resolve(cell.base, cell.platform, settings, progress), record=None)
     fresh = replace(moved, builds=tuple(keyed(build, moved) for build in moved.builds))  # its compilers may be others
-    session.judge.require_compatible(cell, facts_of_lock(fresh, cell.base.glibc))
+    session.judge.require_compatible(cell, facts_of_lock(fresh, cell))
     path = settings.store.parent / "scratch" / f"{cell.id}.toml"
     lock.write(fresh, path)
     progress.say(f"NOTE: {error}")

@@ -19,13 +19,14 @@ from imagegen.app.states import CellState
 from imagegen.app.unlocked import UnlockedCell, nearest
 from imagegen.audit.model import Licence
 from imagegen.compat import unconfirmed
+from imagegen.compat.rule import Rule
 from imagegen.core.errors import PublishError
 from imagegen.image import dockerfile, layers
 from imagegen.image.layers import Size
 from imagegen.lock import local_tags
 from imagegen.lock.model import Lock
 from imagegen.publish.tags import TagInput, tags
-from imagegen.spec.model import Cell, Rule
+from imagegen.spec.model import Cell
 from imagegen.trust.known_licences import stored_licences, with_system
 from imagegen.trust.sbom import sbom
 from imagegen.wheels.wheelhouse import with_local_wheels

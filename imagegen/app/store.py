@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from imagegen.app.session import Session
 from imagegen.core.errors import FetchError, LockError, StoreError
-from imagegen.core.store import images
+from imagegen.core.store import images, upkeep
 from imagegen.image import inputs
 from imagegen.image.inventory.subjects import blobs
 from imagegen.spec.model import Cell
@@ -42,4 +42,4 @@ def collect_garbage(session: Session) -> int:
     """Remove blobs that no image, no lock and no compiled wheel needs, unused for a day; return their bytes."""
     store = session.project.store
     required = [digest for cell in session.matrix.cells() for digest in _locked(session, cell)]
-    return images.collect(store, [*required, *wheelhouse.contents(store)])
+    return upkeep.collect(store, [*required, *wheelhouse.contents(store)])

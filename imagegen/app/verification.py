@@ -15,12 +15,12 @@ from imagegen.app.session import Session
 from imagegen.compare import rebuild, references
 from imagegen.compare.verdict import ImageVerdict, StepResult, StepStatus
 from imagegen.compare.verify import VerificationOptions, VerifiedImage
-from imagegen.core import registry
 from imagegen.core.errors import LockError, UsageError
 from imagegen.core.net import Client
-from imagegen.core.registry.layout import LayoutRepository
 from imagegen.image.inventory.archive import piped
 from imagegen.lock.file import dumps_attached
+from imagegen.oci import registry
+from imagegen.oci.registry.layout_repository import LayoutRepository
 from imagegen.publish.tags import contradiction
 from imagegen.trust import project as projects
 from imagegen.trust.project import Key, Project

@@ -10,12 +10,12 @@ from imagegen.app.project import ProjectContext
 from imagegen.app.session import Session
 from imagegen.core.errors import UsageError
 from imagegen.core.net import Client
-from imagegen.core.oci import is_digest
 from imagegen.core.progress import human
-from imagegen.core.registry import Reference
 from imagegen.core.text import did_you_mean
 from imagegen.lock.builds import BuiltWheel
 from imagegen.lock.model import Lock
+from imagegen.oci.documents import is_digest
+from imagegen.oci.registry import Reference
 from imagegen.wheels import wheelhouse
 
 _YOUNG = 30 * 24 * 3600  # seconds

@@ -13,20 +13,18 @@ from imagegen.app.session import Session
 from imagegen.compat import (
     CellAnswer,
     Explanation,
-    PlatformChoices,
     Question,
-    Vocabulary,
     complete,
     complete_names,
     explain,
     missing_metadata,
-    parse_question,
     suggest,
 )
 from imagegen.compat.model_types import split_model_types
 from imagegen.core.context import Context
 from imagegen.core.errors import UsageError
 from imagegen.spec.cells import Matrix
+from imagegen.spec.questions import parse_question, platform_choices, vocabulary_of
 
 if TYPE_CHECKING:
     from imagegen.app.states import CellState
@@ -100,15 +98,15 @@ def _question(matrices: Matrices, words: Sequence[str], sets: Sequence[str]) -> 
     matrix = _with_locked_versions(matrices, words)
     parse = partial(parse_question, words, sets, matrix)
     metadata, harvested = matrices.metadata, sorted(matrices.harvested)
-    question = complete_names(parse(Vocabulary.of(matrix, harvested)), metadata)
+    question = complete_names(parse(vocabulary_of(matrix, harvested)), metadata)
     if missing := missing_metadata(question, metadata):
         from imagegen.index_metadata import on_demand  # late, for the network
 
         context = Context(matrices.project.store, matrices.project.settings, matrices.project.progress)
-        packages = on_demand.look_up(missing, context, today(), question.extras)
+        packages = on_demand.look_up(missing, context, today(), question.facts.extras)
         for package in packages.values():
             metadata.add(package)
-        question = complete_names(parse(Vocabulary.of(matrix, [*harvested, *packages])), metadata)
+        question = complete_names(parse(vocabulary_of(matrix, [*harvested, *packages])), metadata)
     return complete(question, matrices.knowledge)
 
 
@@ -155,7 +153,7 @@ def _state(session: Session, question: Question, explanation: Explanation) -> Ce
 def _nearest(matrices: Matrices, question: Question) -> Sequence[WorkingCombination]:
     """Return the nearest combinations that work. Each is judged as a question, so that none has an unknown answer."""
     nearest = []
-    for suggestion in suggest(question, matrices.knowledge, PlatformChoices.of(matrices.matrix)):
+    for suggestion in suggest(question, matrices.knowledge, platform_choices(matrices.matrix)):
         from imagegen.wheels.compiling import needed_builds  # late, for the readers of wheels
 
         changed = complete(question.changed(suggestion.changes), matrices.knowledge)

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +15,9 @@ from click.shell_completion import CompletionItem
 
 from imagegen.app.project import ProjectContext
 from imagegen.app.session import Session
-from imagegen.core.errors import ImagegenError
+from imagegen.core.data import shipped
+from imagegen.core.errors import ImagegenError, UsageError
+from imagegen.core.net import file_path, is_file
 from imagegen.core.progress import Output, PlainOutput, Terminal
 
 # Variables with which users request terminal output on a pipe. Source: rich's Console.
@@ -30,6 +33,24 @@ class App:
         self.progress = Terminal(self.console)
         self.project = ProjectContext(env, directory, self.progress)
         self.session = Session(self.project)
+
+    def watched_paths(self) -> list[Path] | None:
+        """Return the paths that decide answers by their presence; None if there is no store."""
+        try:
+            settings = self.project.settings
+        except UsageError:
+            return None
+        kinds = ("image", "smoke", "wheel")
+        paths = [settings.store / "blobs" / "sha256", *(settings.store / "records" / kind for kind in kinds)]
+        folders = (self.project.directory, shipped("locks").parent)
+        paths += [folder / name for folder in folders for name in ("matrices", "wheels", "locks")]
+        for location in settings.find_links:
+            if is_file(location) or "://" not in location:
+                directory = file_path(location) if is_file(location) else Path(location)
+                paths.append(directory)
+                with suppress(OSError):
+                    paths += [path for path in directory.iterdir() if path.is_symlink()]  # a target may vanish
+        return paths
 
     def json(self, value: Any) -> None:
         click.echo(json.dumps(value, indent=2, sort_keys=True))

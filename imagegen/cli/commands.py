@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from imagegen import __version__
+from imagegen.cli import stored_answers
 from imagegen.cli.groups import LAST_COMMAND, LazyGroup
 from imagegen.core.errors import MemoryLimitError, UsageError
 
@@ -61,6 +62,7 @@ def cli(ctx: click.Context, *, project: Path) -> None:
     from imagegen.cli.app import App
 
     app = ctx.obj = App(os.environ, project)
+    stored_answers.watch(app.watched_paths())
     # After the result. Only `lock` and `show` explain the warnings.
     ctx.call_on_close(lambda: app.session.judge.print_warnings(explain=ctx.invoked_subcommand in ("lock", "show")))
 

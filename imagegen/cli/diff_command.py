@@ -17,8 +17,8 @@ from imagegen.compare import numerics, wording
 from imagegen.compare.difference import CORES, Change, Difference, Rebuild
 from imagegen.compare.operands import ComparedLayer, DiffOperand
 from imagegen.core.errors import UsageError
-from imagegen.core.oci import Platform
 from imagegen.core.text import shown
+from imagegen.oci.documents import Platform
 from imagegen.wheels.throttle import duration
 
 

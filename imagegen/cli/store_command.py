@@ -12,7 +12,7 @@ from imagegen.app.store import WHEELHOUSE, collect_garbage, find_owners
 from imagegen.cli.app import App, json_option, pass_app
 from imagegen.cli.groups import CommandGroup
 from imagegen.core.progress import human
-from imagegen.core.store import images
+from imagegen.core.store import upkeep
 
 
 @click.group("store", cls=CommandGroup)
@@ -27,7 +27,7 @@ def command() -> None:
 def check(app: App, *, repair: bool, as_json: bool) -> None:
     """Read every blob and name the damaged ones; exit code 1 when there are any."""
     owners = find_owners(app.session)  # before removal, because a removed manifest cannot be read
-    damaged = images.check(app.project.store, app.progress, repair=repair)
+    damaged = upkeep.check(app.project.store, app.progress, repair=repair)
     if as_json:
         app.json([{"digest": digest, "part_of": owners.get(digest, {})} for digest in damaged])
     for digest in damaged:
@@ -76,7 +76,7 @@ def _described(uses: Mapping[str, str]) -> str:
 @pass_app
 def size(app: App, *, as_json: bool) -> None:
     """Print the disk space of the store."""
-    sizes = images.sizes(app.project.store)
+    sizes = upkeep.sizes(app.project.store)
     fields = {**asdict(sizes), "total": sizes.total}
     if as_json:
         app.json(fields)

@@ -94,7 +94,7 @@ def _as_dict(answer: WhyAnswer) -> dict[str, Any]:
         "question": {
             "cell": question.cell and question.cell.id,
             "requested": question.specifiers,
-            "extras": {name: sorted(extras) for name, extras in question.extras.items() if extras},
+            "extras": {name: sorted(extras) for name, extras in question.facts.extras.items()},
             "platform": question.facts.names.get("platform"),
         },
         "verdict": explanation.answer,

@@ -13,11 +13,11 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from imagegen.compare.operands import ComparedLayer, DiffOperand
-from imagegen.core.oci import MACHINES
+from imagegen.compat import metadata
 from imagegen.core.types import parse_requirement
 from imagegen.lock.distributions import version_key
 from imagegen.lock.model import MAIN, Lock, LockedBuild, LockedWheel
-from imagegen.spec import metadata
+from imagegen.oci.documents import MACHINES
 from imagegen.wheels.throttle import BuildJob, Machine, plan
 
 CORES = 16  # of the machine that build times are estimated for

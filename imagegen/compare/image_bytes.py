@@ -15,7 +15,15 @@ from imagegen.compare.verdict import StepResult, StepStatus, failed, passed
 from imagegen.core.data import parse_json
 from imagegen.core.errors import FetchError, ImagegenError
 from imagegen.core.net import Client, NotFoundError, UnavailableError
-from imagegen.core.oci import (
+from imagegen.core.progress import Progress, human
+from imagegen.core.text import counted
+from imagegen.image import layers
+from imagegen.image.inventory.archive import Hashed, Plain, piped
+from imagegen.image.layers.image import LABEL
+from imagegen.lock import inputs_hash
+from imagegen.lock.file import loads_attached
+from imagegen.lock.model import Lock
+from imagegen.oci.documents import (
     MANIFEST_TYPE,
     Descriptor,
     ImageConfig,
@@ -27,14 +35,6 @@ from imagegen.core.oci import (
     read_images,
     write_image_index,
 )
-from imagegen.core.progress import Progress, human
-from imagegen.core.text import counted
-from imagegen.image import layers
-from imagegen.image.inventory.archive import Hashed, Plain, piped
-from imagegen.image.layers.image import LABEL
-from imagegen.lock import inputs_hash
-from imagegen.lock.file import loads_attached
-from imagegen.lock.model import Lock
 
 _CHUNK = 1 << 20
 _ANY = Platform("linux", "amd64")  # for reading an index in an index, which is an error for any platform

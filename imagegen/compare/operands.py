@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from imagegen.core.oci import RemoteImage
 from imagegen.image import base
 from imagegen.image.layers import environment as image_environment
 from imagegen.image.layers.image import LABEL
 from imagegen.image.layers.plan import plan
 from imagegen.image.layers.sources import from_image, plan_above_base
 from imagegen.lock.model import Lock, main_versions
+from imagegen.oci.documents import RemoteImage
 from imagegen.run.numerics import Fingerprint
 
 _VERSION = f"{LABEL}version."

@@ -15,21 +15,21 @@ from typing import Protocol
 
 from imagegen import lock as locks
 from imagegen.compare.operands import DiffOperand, of_image, of_lock
-from imagegen.core import registry
 from imagegen.core.config import Settings
 from imagegen.core.data import parse_json
 from imagegen.core.errors import FetchError, LockError, TrustError, UsageError
-from imagegen.core.git import local
+from imagegen.core.git.log import commit_of, file_at
 from imagegen.core.net import ByteSink, Client
-from imagegen.core.oci import Descriptor, Platform, RemoteImage, is_digest, read_config
-from imagegen.core.registry.layout import PREFIX, LayoutRepository
-from imagegen.core.registry.pull import manifest_for
 from imagegen.core.store import Store
 from imagegen.core.text import did_you_mean
 from imagegen.image.layers import layer_sizes
 from imagegen.image.layers.image import LABEL
 from imagegen.lock.file import loads, loads_attached, loads_with, named_cells
 from imagegen.lock.model import Lock
+from imagegen.oci import registry
+from imagegen.oci.documents import Descriptor, Platform, RemoteImage, is_digest, read_config
+from imagegen.oci.registry.layout_repository import PREFIX, LayoutRepository
+from imagegen.oci.registry.repository import manifest_for
 from imagegen.run.numerics import Fingerprint
 
 _IMAGE = "write an image with its registry: ghcr.io/acme/rl/cpu-grpo:latest"
@@ -221,7 +221,7 @@ def _read_commit(text: str, sources: OperandSources) -> DiffOperand | None:
             why="git looks it up in this clone's reflog, which begins when the repository was cloned",
             fix=f"write the commit that `git rev-list -1 --before='{date[1]}' HEAD` prints instead of {name}",
         )
-    commit = local.commit_of(sources.project, name, sources.settings.env)
+    commit = commit_of(sources.project, name, sources.settings.env)
     if commit is None:
         if cell and "/" not in name:
             raise UsageError(
@@ -231,7 +231,7 @@ def _read_commit(text: str, sources: OperandSources) -> DiffOperand | None:
             )
         return None
     path = f"locks/{cell}.toml" if cell else word
-    lock_text = local.file_at(sources.project, commit, path, sources.settings.env)
+    lock_text = file_at(sources.project, commit, path, sources.settings.env)
     if lock_text is None:
         if cell is None:
             return None
@@ -244,7 +244,7 @@ def _read_commit(text: str, sources: OperandSources) -> DiffOperand | None:
     cell_texts = {}
     for named_cell in named_cells(lock_text):
         cell_path = str(Path(path).with_name(f"{named_cell}.toml"))
-        if (cell_text := local.file_at(sources.project, commit, cell_path, sources.settings.env)) is not None:
+        if (cell_text := file_at(sources.project, commit, cell_path, sources.settings.env)) is not None:
             cell_texts[named_cell] = cell_text
     lock = _load_with_cells(lock_text, f"{name}:{path}", cell_texts, sources)
     return _lock(text, f"{Path(path).name} at {commit[:12]}", lock, sources.store)

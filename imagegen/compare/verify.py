@@ -16,11 +16,11 @@ from imagegen.compare.image_bytes import ReadImage
 from imagegen.compare.verdict import ImageVerdict, StepResult, StepStatus, failed, passed
 from imagegen.core.errors import FetchError, TrustError
 from imagegen.core.net import UnavailableError
-from imagegen.core.oci import Artifact, digest_of
-from imagegen.core.registry import Referrer
 from imagegen.core.text import counted
 from imagegen.image.layers.image import read_description
 from imagegen.lock.model import Lock
+from imagegen.oci.documents import Artifact, digest_of
+from imagegen.oci.registry import Referrer
 from imagegen.trust.attach import VerificationResult
 from imagegen.trust.documents import (
     AUDIT,

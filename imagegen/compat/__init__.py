@@ -11,21 +11,20 @@ if TYPE_CHECKING:
     from imagegen.compat.completion import complete, complete_names, replace_base_torch
     from imagegen.compat.demands import demands_of, load_demands
     from imagegen.compat.evaluate import (
-        cell_answers,
-        evaluate_cell,
-        evaluate_on,
+        answer_each,
+        evaluate_on_gpus,
         judge,
         minimum_version,
         rule_constraints,
     )
-    from imagegen.compat.facts import Fact, Facts, facts_of_cell, facts_of_lock
+    from imagegen.compat.facts import Fact, Facts
     from imagegen.compat.knowledge import Knowledge
     from imagegen.compat.question import Question, missing_metadata, parse_question
     from imagegen.compat.scans import ScanCache
     from imagegen.compat.sources import rules_of_cells
     from imagegen.compat.statement_tables import load_table, table_of
     from imagegen.compat.statements import MetadataCache
-    from imagegen.compat.suggestions import PlatformChoices, Suggestion, nearest_cell, suggest
+    from imagegen.compat.suggestions import PlatformChoices, Suggestion, suggest
     from imagegen.compat.verdict import CellAnswer, Conflict, Verdict, worst_answer
     from imagegen.compat.vocabulary import Vocabulary
     from imagegen.compat.why import Explanation, explain
@@ -44,24 +43,20 @@ __all__ = [
     "Suggestion",
     "Verdict",
     "Vocabulary",
+    "answer_each",
     "api_rules",
-    "cell_answers",
     "check_rules",
     "choose_builds",
     "complete",
     "complete_names",
     "demands_of",
-    "evaluate_cell",
-    "evaluate_on",
+    "evaluate_on_gpus",
     "explain",
-    "facts_of_cell",
-    "facts_of_lock",
     "judge",
     "load_demands",
     "load_table",
     "minimum_version",
     "missing_metadata",
-    "nearest_cell",
     "parse_question",
     "replace_base_torch",
     "rule_constraints",
@@ -80,15 +75,15 @@ __getattr__ = lazy_names(
         "check": ("check_rules", "unconfirmed"),
         "completion": ("complete", "complete_names", "replace_base_torch"),
         "demands": ("demands_of", "load_demands"),
-        "evaluate": ("cell_answers", "evaluate_cell", "evaluate_on", "judge", "minimum_version", "rule_constraints"),
-        "facts": ("Fact", "Facts", "facts_of_cell", "facts_of_lock"),
+        "evaluate": ("answer_each", "evaluate_on_gpus", "judge", "minimum_version", "rule_constraints"),
+        "facts": ("Fact", "Facts"),
         "knowledge": ("Knowledge",),
         "question": ("Question", "missing_metadata", "parse_question"),
         "scans": ("ScanCache",),
         "sources": ("rules_of_cells",),
         "statement_tables": ("load_table", "table_of"),
         "statements": ("MetadataCache",),
-        "suggestions": ("PlatformChoices", "Suggestion", "nearest_cell", "suggest"),
+        "suggestions": ("PlatformChoices", "Suggestion", "suggest"),
         "verdict": ("CellAnswer", "Conflict", "Verdict", "worst_answer"),
         "vocabulary": ("Vocabulary",),
         "why": ("Explanation", "explain"),

@@ -13,10 +13,10 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from imagegen.compat import package_names as api
 from imagegen.compat.derived import derived_rule
-from imagegen.spec import api
-from imagegen.spec.api import PackageNames, SharedName
-from imagegen.spec.model import Rule
+from imagegen.compat.package_names import PackageNames, SharedName
+from imagegen.compat.rule import Rule
 
 _NAMED = 2  # names that one rule names
 

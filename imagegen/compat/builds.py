@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from imagegen.compat.derived import derived_rule, release_span
+from imagegen.compat.metadata import ReleaseMetadata
+from imagegen.compat.published_builds import LEADER, Builds
 from imagegen.compat.question import Question
+from imagegen.compat.rule import NO_CUDA, Rule
 from imagegen.compat.scans import PLATFORM, of_any_build
 from imagegen.compat.statements import MetadataCache, Releases
-from imagegen.spec.builds import LEADER, Builds
-from imagegen.spec.metadata import ReleaseMetadata
-from imagegen.spec.model import NO_CUDA, Rule
 
 if TYPE_CHECKING:
     from imagegen.compat.knowledge import Knowledge, RuleSubject

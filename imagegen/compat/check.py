@@ -9,10 +9,9 @@ from itertools import chain
 
 from imagegen.compat.facts import Facts
 from imagegen.compat.problem import Problem
+from imagegen.compat.rule import Rule, is_surrounding
 from imagegen.compat.solve import Clause, ClauseOrigin, Contradiction, State, smallest, solve
 from imagegen.core.errors import Location, MatrixError, MatrixErrors
-from imagegen.spec.cells import Matrix
-from imagegen.spec.model import Rule, is_surrounding
 
 CONFIRMED_FOR = dt.timedelta(days=183)  # six months
 
@@ -32,11 +31,10 @@ class RuleContradiction:
     rules: tuple[str, ...]  # ids, sorted
 
 
-def check_rules(matrix: Matrix) -> None:
-    """Raise MatrixErrors when rules contradict each other, with the location of each."""
-    contradictions = list(find_contradictions(matrix.rules))
-    if contradictions:
-        raise MatrixErrors([_error(clash, matrix.places) for clash in contradictions])
+def check_rules(rules: Iterable[Rule], locations: Mapping[str, Location]) -> None:
+    """Raise MatrixErrors when rules contradict each other; `locations` are by rule id."""
+    if errors := [_error(contradiction, locations) for contradiction in find_contradictions(rules)]:
+        raise MatrixErrors(errors)
 
 
 def _error(clash: RuleContradiction, locations: Mapping[str, Location]) -> MatrixError:

@@ -16,11 +16,11 @@ from imagegen.compat.facts import cuda_of_stack, machine_of, versions_in
 from imagegen.compat.knowledge import Knowledge
 from imagegen.compat.problem import FreeNames, Problem
 from imagegen.compat.question import Question
+from imagegen.compat.rule import NO_CUDA
 from imagegen.compat.solve import ClauseOrigin
 from imagegen.compat.statements import MetadataCache
+from imagegen.compat.systems import NgcImage
 from imagegen.compat.torch_pins import LIBRARIES, TORCH
-from imagegen.spec.foundation import NgcImage
-from imagegen.spec.model import NO_CUDA
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ def _is_replaced(image: NgcImage, question: Question, metadata: MetadataCache) -
     """
     if "torch" in question.requested:
         return Version(image.torch) not in question.facts.packages["torch"].range
-    problem = Problem((), question.facts, metadata, FreeNames(extras=question.extras))
+    problem = Problem((), question.facts, metadata, FreeNames(extras=question.facts.extras))
     core = minimal_core(problem, [clause for clause in problem.clauses if clause.origin.kind not in ("wheels", "rule")])
     return core is not None and ClauseOrigin("fact", "torch") in core
 
@@ -66,9 +66,9 @@ def complete_names(question: Question, metadata: MetadataCache) -> Question:
     siblings = {pair: name for name, pair in LIBRARIES.items()}
     renamed = {name: siblings.get((LIBRARIES[name][0], major), name) for name in question.short}
     renamed = {name: other for name, other in renamed.items() if other not in question.requested}
-    facts = replace(question.facts, packages=_renamed(question.facts.packages, renamed))
-    extras = _renamed(question.extras, renamed)
-    return replace(question, requested=_renamed(question.requested, renamed), facts=facts, extras=extras)
+    packages, extras = _renamed(question.facts.packages, renamed), _renamed(question.facts.extras, renamed)
+    facts = replace(question.facts, packages=packages, extras=extras)
+    return replace(question, requested=_renamed(question.requested, renamed), facts=facts)
 
 
 def _renamed(by_package: Mapping[str, T], names: Mapping[str, str]) -> dict[str, T]:

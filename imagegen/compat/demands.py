@@ -11,10 +11,10 @@ from pathlib import Path
 from packaging.version import Version
 
 from imagegen.audit.capability import driver_floor
+from imagegen.compat import wheel_scans as scans
 from imagegen.compat.package_data import entries_of, package_data
 from imagegen.compat.scans import Demand, PackageDemands, WheelDemands
-from imagegen.spec import scans
-from imagegen.spec.scans import CAPABILITIES, PackageScans, ScannedLibrary, WheelScan, WheelVerdict
+from imagegen.compat.wheel_scans import CAPABILITIES, PackageScans, ScannedLibrary, WheelScan, WheelVerdict
 
 # Only the build of torch 2.6 for CUDA 12.6 has the new C++ ABI. Source: https://github.com/pytorch/pytorch/issues/142064
 _FLIPPED, _FLIPPED_CUDA = "2.6", "12.6"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from imagegen.spec.model import Kind, Rule
+from imagegen.compat.rule import Kind, Rule
 
 
 def derived_rule(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import or_
@@ -10,40 +10,30 @@ from operator import or_
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from imagegen.compat.facts import (
-    Fact,
-    Facts,
-    extras_of,
-    facts_of_cell,
-    linked_rules,
-    on_each,
-    overridden_in,
-    rules_in_context,
-)
+from imagegen.compat.facts import Fact, Facts, linked_rules, on_each_gpu, rules_in_context
 from imagegen.compat.knowledge import Knowledge, RuleSubject
 from imagegen.compat.problem import FreeNames, Problem
+from imagegen.compat.rule import ENV, NO_CUDA, Rule, is_surrounding
 from imagegen.compat.solve import Clause, ClauseOrigin, Contradiction, Literal, State, clauses, smallest, solve
 from imagegen.compat.sources import rules_about
 from imagegen.compat.verdict import WORST_FIRST, CellAnswer, Conflict, Verdict
-from imagegen.core.types import Gpu
-from imagegen.spec.model import ENV, NO_CUDA, Cell, Rule, is_surrounding
 
 
-def rule_constraints(rules: Iterable[Rule], cell: Cell) -> tuple[str, ...]:
-    """Return PEP 508 constraints, sorted, that follow in this cell from rules that can reject a build.
+def rule_constraints(rules: Iterable[Rule], facts: Facts) -> tuple[str, ...]:
+    """Return PEP 508 constraints, sorted, that follow from the facts by rules that can reject a build.
 
     A constraint binds a package only if it is installed. A bound that no specifier can express (a gap between two
     ranges) is left to the verdict on the lock.
     """
     binding = sorted((rule for rule in rules if rule.binding), key=lambda rule: rule.id)
-    literals = implied_literals(binding, facts_of_cell(cell))
+    literals = implied_literals(binding, facts)
     return tuple(sorted({f"{literal.name}{literal.specifier}" for literal in literals if literal.specifier}))
 
 
 _BOUNDS = {">=", ">", "==", "~="}
 
 
-def minimum_version(rules: Iterable[Rule], facts: Facts, name: str, gpus: Iterable[Gpu] = ()) -> str | None:
+def minimum_version(rules: Iterable[Rule], facts: Facts, name: str) -> str | None:
     """Return the highest lower bound that binding rules put on `name`, as the rule writes it; None without one.
 
     A rule counts if the facts decide everything else in it: then its bound on `name` must hold. The GPU with the lowest
@@ -52,7 +42,7 @@ def minimum_version(rules: Iterable[Rule], facts: Facts, name: str, gpus: Iterab
     binding = sorted((rule for rule in linked_rules(rules, name, facts) if rule.binding), key=lambda rule: rule.id)
     bounds = [
         _highest(implied_literals(binding, facts_on_gpu, lambda about: about == name))
-        for facts_on_gpu in on_each(gpus, facts)
+        for facts_on_gpu in on_each_gpu(facts)
     ]
     lower_bounds = [bound for bound in bounds if bound is not None]
     return min(lower_bounds, key=Version) if len(lower_bounds) == len(bounds) else None
@@ -89,11 +79,11 @@ def evaluate(rules: Iterable[Rule], facts: Facts) -> Verdict:
     return Verdict("compatible", conflicts)
 
 
-def evaluate_on(gpus: Iterable[Gpu], rules: Iterable[Rule], facts: Facts) -> Verdict:
+def evaluate_on_gpus(rules: Iterable[Rule], facts: Facts) -> Verdict:
     """Return the worst verdict on any of the GPUs, with the conflicts of all; without GPUs, the verdict on the
     facts.
     """
-    rules, on_gpus = tuple(rules), on_each(gpus, facts)
+    rules, on_gpus = tuple(rules), on_each_gpu(facts)
     linked = linked_rules(rules, "gpu", facts) if len(on_gpus) > 1 else rules
     of_gpus = {rule.id for rule in linked}
     other_rules = [rule for rule in rules if rule.id not in of_gpus]
@@ -106,15 +96,9 @@ def evaluate_on(gpus: Iterable[Gpu], rules: Iterable[Rule], facts: Facts) -> Ver
     return replace(worst, conflicts=tuple(conflicts.values()))
 
 
-def evaluate_cell(rules: Iterable[Rule], cell: Cell, facts: Facts | None = None) -> Verdict:
-    """Return the verdict on a cell, on each of its GPUs; `facts` are the facts of its lock, if it has one."""
-    return judge(Knowledge(tuple(rules)), cell, facts or facts_of_cell(cell))
-
-
-def judge(knowledge: Knowledge, cell: Cell, facts: Facts) -> Verdict:
-    """Return the verdict on the facts of a lock of the cell, on each of its GPUs."""
-    facts = replace(facts, overridden=overridden_in(cell))
-    return evaluate_on(cell.gpus, rules_about(RuleSubject("lock", facts, knowledge, cell)), facts)
+def judge(knowledge: Knowledge, facts: Facts) -> Verdict:
+    """Return the verdict of the rules about a lock on the facts, on each of their GPUs."""
+    return evaluate_on_gpus(rules_about(RuleSubject("lock", facts, knowledge)), facts)
 
 
 def is_package(name: str) -> bool:
@@ -224,20 +208,18 @@ def _satisfied(rule_clauses: Iterable[Clause], allowed: dict[str, int]) -> bool:
     return all(any(not allowed[name] & ~mask for name, mask in clause.literals) for clause in rule_clauses)
 
 
-def cell_answers(cells: Sequence[Cell], knowledge: Knowledge) -> dict[str, CellAnswer]:
-    """Return the answer for each cell, by cell id."""
-    return {cell.id: problem.answer(cell) for cell, problem in _grouped(cells, knowledge)}
-
-
-def _grouped(cells: Iterable[Cell], knowledge: Knowledge) -> Iterator[tuple[Cell, SharedProblem]]:
-    """Yield each cell with the problem that it shares with similar cells."""
-    groups: dict[object, list[Cell]] = {}
-    for cell in cells:
-        key = cell.cuda == NO_CUDA, tuple(sorted(extras_of(cell).items())), tuple(cell.accepts), cell.overrides
-        groups.setdefault(key, []).append(cell)
-    for members in groups.values():
-        problem = SharedProblem(members, knowledge)
-        yield from ((cell, problem) for cell in members)
+def answer_each(facts_of_cells: Mapping[str, Facts], knowledge: Knowledge) -> dict[str, CellAnswer]:
+    """Return the answer for each cell by its facts before resolution, by cell id. Similar cells share a problem."""
+    groups: dict[object, dict[str, Facts]] = {}
+    for cell_id, facts in facts_of_cells.items():
+        has_cuda = facts.names.get("cuda") != NO_CUDA
+        key = has_cuda, tuple(sorted(facts.extras.items())), facts.accepts, facts.overrides
+        groups.setdefault(key, {})[cell_id] = facts
+    answers: dict[str, CellAnswer] = {}
+    for group in groups.values():
+        problem = SharedProblem(tuple(group.values()), knowledge)
+        answers |= {cell_id: problem.answer(facts) for cell_id, facts in group.items()}
+    return answers
 
 
 class SharedProblem:
@@ -247,13 +229,13 @@ class SharedProblem:
     extras, accept the same rules and have the same overrides.
     """
 
-    def __init__(self, cells: Sequence[Cell], knowledge: Knowledge) -> None:
-        self.facts = {cell.id: facts_of_cell(cell) for cell in cells}
-        packages = {name: Fact.within("") for facts in self.facts.values() for name in facts.packages}
-        without = {"cuda": NO_CUDA} if cells[0].cuda == NO_CUDA else {}
-        scope = FreeNames(frozenset(packages), _required(self.facts.values()), _candidates(cells), extras_of(cells[0]))
-        facts = Facts(packages, {}, without, closed=False, overridden=overridden_in(cells[0]))
-        rules = rules_about(RuleSubject("cell", facts, knowledge, cells[0]))
+    def __init__(self, facts_of_cells: Sequence[Facts], knowledge: Knowledge) -> None:
+        first = facts_of_cells[0]
+        packages = {name: Fact.within("") for facts in facts_of_cells for name in facts.packages}
+        without = {"cuda": NO_CUDA} if first.names.get("cuda") == NO_CUDA else {}
+        scope = FreeNames(frozenset(packages), _required(facts_of_cells), _candidates(facts_of_cells), first.extras)
+        facts = Facts(packages, {}, without, closed=False, accepts=first.accepts, overrides=first.overrides)
+        rules = rules_about(RuleSubject("cell", facts, knowledge))
         self.problem = Problem(rules, facts, knowledge.metadata, scope)
         binding = {ClauseOrigin("rule", rule.id) for rule in self.problem.rules.values() if rule.binding}
         sure = [clause for clause in self.problem.clauses if clause.origin in binding or clause.origin.kind == "stated"]
@@ -264,9 +246,8 @@ class SharedProblem:
         self.state = State.of(self.problem.domains, sure)
         self.state.propagate(sure)
 
-    def answer(self, cell: Cell) -> CellAnswer:
+    def answer(self, facts: Facts) -> CellAnswer:
         """Evaluate a cell by unit propagation. A conflict is certain; search may find others."""
-        facts = self.facts[cell.id]
         masks = self.problem.masks_of(facts)
         mark = len(self.state.steps)
         try:
@@ -274,7 +255,7 @@ class SharedProblem:
                 return CellAnswer("incompatible", self._reason(broken, clauses, facts))
             answers = [
                 self._on(facts_on_gpu, clauses, self.problem.known_clauses(masks))
-                for facts_on_gpu in on_each(cell.gpus, facts)
+                for facts_on_gpu in on_each_gpu(facts)
             ]
             return min(answers, key=lambda candidate: WORST_FIRST.index(candidate.answer))
         finally:
@@ -313,13 +294,12 @@ def _required(facts_of_cells: Iterable[Facts]) -> dict[str, tuple[Fact, ...]]:
     return {name: tuple(distinct.values()) for name, distinct in facts_by_text.items()}
 
 
-def _candidates(cells: Sequence[Cell]) -> dict[str, tuple[str, ...]]:
-    candidates: dict[str, list[str]] = {name: [] for name in ("cuda", "python", "glibc", "base", "platform", "gpu")}
-    for cell in cells:
-        candidates["cuda"] += [cell.cuda_version] if cell.cuda_version else []
-        candidates["python"].append(cell.python)
-        candidates["glibc"].append(cell.base.glibc)
-        candidates["base"].append(cell.base.name)
-        candidates["platform"].append(cell.platform)
-        candidates["gpu"] += [gpu.capability for gpu in cell.gpus]
-    return {name: tuple(sorted(set(values))) for name, values in candidates.items()}
+def _candidates(facts_of_cells: Sequence[Facts]) -> dict[str, tuple[str, ...]]:
+    candidates: dict[str, set[str]] = {name: set() for name in ("cuda", "python", "glibc", "base", "platform", "gpu")}
+    for facts in facts_of_cells:
+        for name in ("cuda", "python", "glibc"):
+            candidates[name] |= {facts.versions[name].text} if name in facts.versions else set()
+        candidates["base"].add(facts.names["base"])
+        candidates["platform"].add(facts.names["platform"])
+        candidates["gpu"] |= {gpu.capability for gpu in facts.gpus}
+    return {name: tuple(sorted(values)) for name, values in candidates.items()}

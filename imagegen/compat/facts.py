@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Protocol
 
 from packaging.ranges import VersionRange
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from imagegen.core.oci import MACHINES
+from imagegen.compat.rule import ENV, Override, Rule, cuda_version, is_surrounding
 from imagegen.core.types import Gpu
-from imagegen.spec.model import ENV, Cell, Requirement, Rule, cuda_version, is_surrounding
+from imagegen.oci.documents import MACHINES
 
 ANY = ">=0.dev0"  # every PEP 440 version; the empty specifier would let in arbitrary strings too
 
@@ -56,32 +55,26 @@ class Fact:
 
 @dataclass(frozen=True)
 class Facts:
-    """`closed` means that a package without a fact is not installed; otherwise nothing is known about it."""
+    """A combination. `closed` means that a package without a fact is not installed; else nothing is known about it."""
 
     packages: Mapping[str, Fact]
-    versions: Mapping[str, Fact]  # of surroundings (spec.model.VERSIONED) if known; cuda's if it is not "cpu"
+    versions: Mapping[str, Fact]  # of surroundings (rule.VERSIONED) if known; cuda's if it is not "cpu"
     names: Mapping[str, str]  # the other surroundings: "base", "platform", and "cuda" if it is "cpu"
     closed: bool
     env: Mapping[str, str] | None = None  # the variables that are set, all of them; None: not known
-    overridden: frozenset[str] = frozenset()  # packages whose declared requirements do not count
+    gpus: tuple[Gpu, ...] = ()  # on each of which it must work
+    extras: Mapping[str, frozenset[str]] = field(default_factory=dict)  # by package
+    accepts: tuple[str, ...] = ()  # ids of rules that only warn
+    overrides: tuple[Override, ...] = ()  # declared requirements of these packages do not count
+    image: str = ""  # the image that has the overrides
+
+    @property
+    def overridden(self) -> frozenset[str]:
+        """The packages whose declared requirements do not count."""
+        return frozenset(override.package for override in self.overrides)
 
 
-def facts_of_cell(cell: Cell) -> Facts:
-    """Return the facts before resolution: ranges, and labels that the cell's indexes will give."""
-    packages = {requirement.component.package: _required(requirement) for requirement in cell.requirements}
-    env = {variable.name: variable.value for variable in cell.env}
-    facts = _facts(packages, cell.axes, cell.base.name, cell.base.glibc, env, closed=False)
-    return replace(facts, overridden=overridden_in(cell))
-
-
-def overridden_in(cell: Cell) -> frozenset[str]:
-    """Return the packages whose declared requirements the cell overrides."""
-    return frozenset(override.package for override in cell.overrides)
-
-
-def rules_in_context(
-    rules: Iterable[Rule], facts: Facts, accepts: Collection[str] = (), required: Collection[str] = ()
-) -> list[Rule]:
+def rules_in_context(rules: Iterable[Rule], facts: Facts, required: Collection[str] = ()) -> list[Rule]:
     """Return the rules that count for the facts, with the severity that they have there.
 
     Rules that are accepted by id only warn. So do direct rules, unless the facts request all of their packages; a lock
@@ -91,7 +84,7 @@ def rules_in_context(
     asked = frozenset() if facts.closed else facts.packages.keys() - set(required)
     built = {name for name, fact in facts.packages.items() if fact.built}
     return [
-        _in_context(rule, facts, warns=rule.id in accepts or (rule.direct and bool(rule.packages - asked)))
+        _in_context(rule, facts, warns=rule.id in facts.accepts or (rule.direct and bool(rule.packages - asked)))
         for rule in rules
         if not _is_overridden(rule, facts)
         if rule.leaders or rule.kind != "pip-refuses" or built.isdisjoint(rule.then)
@@ -155,98 +148,13 @@ def machine_of(facts: Facts) -> str:
     return MACHINES.get(facts.names.get("platform", ""), "x86_64")
 
 
-def extras_of(cell: Cell) -> dict[str, frozenset[str]]:
-    """Return package -> its extras that the cell requires, if any."""
-    return {
-        requirement.component.package: frozenset(requirement.extras)
-        for requirement in cell.requirements
-        if requirement.extras
-    }
-
-
-def _label(requirement: Requirement) -> str | None:
-    """Return the local version label of the build that a requirement selects, if it is known; PyPI has no labels.
-
-    A commit counts as a label, since its version does not distinguish it from the release.
-    """
-    if requirement.git:
-        return f"git.{requirement.git.name}".lower()
-    if requirement.address:
-        return requirement.address.version.local or ""
-    foreign = requirement.component.compiled and not requirement.from_source  # from wherever a wheel is
-    return requirement.label or ("" if requirement.index == "pypi" and not foreign else None)
-
-
-def _required(requested: Requirement) -> Fact:
-    if requested.git:
-        return replace(Fact.requested(f"=={requested.git.metadata.version}", _label(requested)), built=True)
-    return Fact.requested(requested.specifier, _label(requested))
-
-
-def on_each(gpus: Iterable[Gpu], facts: Facts) -> tuple[Facts, ...]:
+def on_each_gpu(facts: Facts) -> tuple[Facts, ...]:
     """Return the facts once for each GPU, since the rules must hold on each; unchanged if there is no GPU."""
-    gpu_facts = [replace(Fact.exactly(gpu.capability), text=gpu.name) for gpu in gpus]
+    gpu_facts = [replace(Fact.exactly(gpu.capability), text=gpu.name) for gpu in facts.gpus]
     return tuple(replace(facts, versions={**facts.versions, "gpu": fact}) for fact in gpu_facts) or (facts,)
 
 
-class _Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-class _Deb(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def version(self) -> str: ...
-
-
-class _Package(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def release(self) -> str: ...
-
-
-class _Variable(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def value(self) -> str: ...
-
-
-class LockLike(Protocol):
-    """The parts of lock's Lock that rules need; rules stand below lock and do not import it."""
-
-    @property
-    def axes(self) -> Mapping[str, str]: ...
-    @property
-    def base(self) -> _Named: ...
-    @property
-    def debs(self) -> Iterable[_Deb]: ...
-    @property
-    def packages(self) -> Iterable[_Package]: ...
-    @property
-    def builds(self) -> Iterable[_Named]: ...
-    @property
-    def env(self) -> Iterable[_Variable]: ...
-
-
-def facts_of_lock(lock: LockLike, glibc: str | None = None) -> Facts:
-    """Return the facts after resolution: every package's exact version, and glibc's.
-
-    The version is read from the base's package libc6; `glibc` is for bases that do not list their packages.
-    """
-    built = {build.name for build in lock.builds}
-    packages = {
-        package.name: replace(Fact.exactly(package.release), built=package.name in built) for package in lock.packages
-    }
-    glibc = next((deb.version.partition("-")[0] for deb in lock.debs if deb.name == "libc6"), glibc)
-    env = {variable.name: variable.value for variable in lock.env}
-    return _facts(packages, lock.axes, lock.base.name, glibc, env, closed=True)
-
-
-def _facts(
+def facts_on(
     packages: Mapping[str, Fact],
     axes: Mapping[str, str],
     base: str,
@@ -255,6 +163,7 @@ def _facts(
     *,
     closed: bool,
 ) -> Facts:
+    """Return the facts of packages on a base, with values of the axes "cuda", "python" and "platform"."""
     versions = {"python": Fact(axes["python"], versions_in(f"~={axes['python']}.0"))}
     if glibc:
         versions["glibc"] = Fact.exactly(glibc)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from imagegen.compat.published_builds import Builds
+from imagegen.compat.rule import PinOverride, Rule
 from imagegen.compat.statements import MetadataCache
-from imagegen.spec.builds import Builds
-from imagegen.spec.model import Cell, PinOverride, Rule
 
 if TYPE_CHECKING:
     from imagegen.compat.facts import Facts
+    from imagegen.compat.models import Models
     from imagegen.compat.question import Question
-    from imagegen.spec.model_types import Models
 
 # A question, also while suggestions are searched for it; a cell of the matrix; a lock; or a package that the metadata
 # of a question or a cell requires.
@@ -31,16 +31,15 @@ class Knowledge(NamedTuple):
 
 
 class RuleSubject(NamedTuple):
-    """The input that rules are about. A lock and a question about a cell have the cell, too."""
+    """The input that rules are about."""
 
     kind: SubjectKind
     facts: Facts
     knowledge: Knowledge
-    cell: Cell | None = None
     question: Question | None = None
     package: str = ""  # of the kind "package"
     is_free: bool = False  # whether a suggestion may change the version of `package`
 
     @classmethod
     def of_question(cls, question: Question, knowledge: Knowledge, kind: SubjectKind = "question") -> RuleSubject:
-        return cls(kind, question.facts, knowledge, question.cell, question)
+        return cls(kind, question.facts, knowledge, question)

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from imagegen.compat.derived import derived_rule
+from imagegen.compat.models import PACKAGES, Models
+from imagegen.compat.rule import Rule
 from imagegen.core.text import nearest
-from imagegen.spec.model import Rule
-from imagegen.spec.model_types import PACKAGES, Models
 
 if TYPE_CHECKING:
     from imagegen.compat.knowledge import RuleSubject

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from imagegen.compat.derived import derived_rule
 from imagegen.compat.facts import Facts, versions_in
+from imagegen.compat.rule import Override, PinOverride, Rule, is_surrounding
 from imagegen.compat.verdict import Conflict
-from imagegen.spec.model import Cell, Override, PinOverride, Rule, is_surrounding
 
 if TYPE_CHECKING:
     from imagegen.compat.knowledge import RuleSubject
@@ -20,23 +20,21 @@ _LABEL = re.compile(r"\+[\w.]+")  # of a version in a specifier; facts keep labe
 
 def rules(subject: RuleSubject) -> Iterator[Rule]:
     """Yield a rule for each override of a cell; it replaces the declared requirements."""
-    cell = subject.cell
-    if cell is None:
-        return
-    for override in cell.overrides:
+    image = subject.facts.image
+    for override in subject.facts.overrides:
         if override.specifier is None:
-            yield _override_rule(cell, override, {}, {override.package: ""})
+            yield _override_rule(image, override, {}, {override.package: ""})
         elif override.specifier:
-            yield _override_rule(cell, override, {override.package: _LABEL.sub("", override.specifier)}, {})
+            yield _override_rule(image, override, {override.package: _LABEL.sub("", override.specifier)}, {})
 
 
-def _override_rule(cell: Cell, override: Override, then: dict[str, str], conflict: dict[str, str]) -> Rule:
+def _override_rule(image: str, override: Override, then: dict[str, str], conflict: dict[str, str]) -> Rule:
     return derived_rule(
         f"override:{override.package}",
-        f"{cell.image} has {override}: {override.because}",
+        f"{image} has {override}: {override.because}",
         then=then,
         conflict=conflict,
-        source=override.source or f"the overrides of {cell.image} in the matrix",
+        source=override.source or f"the overrides of {image} in the matrix",
         date="",
         kind="pip-refuses",
         fix=f"Leave {override.package} to the override, or change it in the matrix.",

@@ -19,10 +19,10 @@ from imagegen.compat import atoms
 from imagegen.compat.atoms import ABSENT, Atom
 from imagegen.compat.facts import Fact, Facts, machine_of, versions_in
 from imagegen.compat.knowledge import Knowledge, RuleSubject
+from imagegen.compat.rule import ENV, NAMED, NO_CUDA, VERSIONED, Rule, is_surrounding
 from imagegen.compat.solve import Clause, ClauseOrigin, Literal, clauses, literals
 from imagegen.compat.sources import rules_about
 from imagegen.compat.statements import MetadataCache, Releases, Statement
-from imagegen.spec.model import ENV, NAMED, NO_CUDA, VERSIONED, Rule, is_surrounding
 
 _EXACTLY = re.compile(r"==([^,*+]+)\Z")
 _EXACT = re.compile(r"==[0-9.]+\Z")

@@ -6,11 +6,12 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from imagegen.compat import atoms
-from imagegen.compat.facts import Fact, Facts, extras_of, facts_of_cell, machine_of
+from imagegen.compat.facts import Fact, Facts, machine_of
+from imagegen.compat.rule import ENV, NO_CUDA, NO_GLIBC, Rule, is_surrounding
 from imagegen.compat.statements import MetadataCache
+from imagegen.compat.systems import NgcImage
 from imagegen.compat.torch_pins import LIBRARIES
 from imagegen.compat.vocabulary import (
     WSL,
@@ -25,9 +26,6 @@ from imagegen.compat.vocabulary import (
 )
 from imagegen.core.errors import UsageError
 from imagegen.core.types import Gpu, parse_specifier
-from imagegen.spec.cells import Matrix
-from imagegen.spec.foundation import NgcImage
-from imagegen.spec.model import ENV, NO_CUDA, NO_GLIBC, Cell, Rule, is_surrounding
 
 _WORD = re.compile(
     r"(?P<name>[A-Za-z0-9][\w ./:+-]*+)\s*+(?:\[(?P<extras>[\w\s,.-]+)\])?\s*(?P<specifier>[=<>!~].*)?", re.DOTALL
@@ -39,39 +37,37 @@ _LONGEST = 8  # words of one name: NVIDIA RTX PRO 6000 Blackwell Max-Q Workstati
 _PLATFORM = "linux/amd64"  # the default platform of a query
 
 
-class QuestionSource(NamedTuple):
-    """The names that a question was read with."""
+@dataclass(frozen=True)
+class NamedCell:
+    """The cell that a question is about, and the ids of the cells that differ from it only in the platform."""
 
-    matrix: Matrix
-    vocabulary: Vocabulary
+    id: str
+    facts: Facts
+    by_platform: Mapping[str, str] = field(default_factory=dict)  # platform -> id
+    by_id: bool = True  # its id was typed, and not the name of its image
 
 
 @dataclass(frozen=True)
 class Question:
-    """A parsed query. `requested` maps a package or surrounding to the text about it, in the order of the query.
-
-    `gpus` are those on each of which the combination must work; the facts name none.
-    """
+    """A parsed query. `requested` maps a package or surrounding to the text about it, in the order of the query."""
 
     requested: Mapping[str, str]  # name -> specifier, as it can be typed again
     facts: Facts
-    gpus: tuple[Gpu, ...] = ()
-    extras: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    cell: Cell | None = None
+    cell: NamedCell | None = None
     unknown: tuple[UnknownName, ...] = ()  # among `requested`; the facts do not have them, so they reject nothing
     assumed: tuple[str, ...] = field(default=(), compare=False)  # sentences on what follows from names in the query
     image: NgcImage | None = None  # the base, if it is one of NVIDIA's
     short: frozenset[str] = frozenset()  # packages of NVIDIA that are named without their CUDA
     hosts: tuple[Rule, ...] = ()  # about the platform of the hosts of its cards
     model: str = ""  # the model type of a checkpoint
-    source: QuestionSource | None = field(default=None, compare=False, repr=False)
+    vocabulary: Vocabulary | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_unknown(self) -> bool:
         """Return whether the question has only unknown names."""
         facts = self.facts
         surroundings = self.requested.keys() & facts.names.keys()
-        return not (facts.packages or facts.versions or facts.env or self.gpus or surroundings)
+        return not (facts.packages or facts.versions or facts.env or facts.gpus or surroundings)
 
     @property
     def specifiers(self) -> dict[str, str]:
@@ -80,10 +76,10 @@ class Question:
 
     def changed(self, changes: Mapping[str, str]) -> Question:
         """Return the question with other specifiers of some names. Its facts are not completed."""
-        assert self.source  # noqa: S101 - a question that was parsed has a source
-        parser = _QuestionParser(self.source, self.cell)
+        assert self.vocabulary  # noqa: S101 - a question that was parsed has it
+        parser = _QuestionParser(self.vocabulary, self.cell)
         for name, specifier in {**self.requested, **changes}.items():
-            parser.add(name, self.extras.get(name, frozenset()), specifier)
+            parser.add(name, self.facts.extras.get(name, frozenset()), specifier)
         return replace(parser.question(by_id=True), model=self.model)
 
     def command(self, changes: Mapping[str, str] | None = None) -> str:
@@ -98,26 +94,27 @@ class Question:
         return [f"{name}{self._extras(name)}{specifier}" for name, specifier in specifiers.items()]
 
     def _extras(self, name: str) -> str:
-        return f"[{','.join(sorted(self.extras[name]))}]" if self.extras.get(name) else ""
+        return f"[{','.join(sorted(extras))}]" if (extras := self.facts.extras.get(name)) else ""
 
 
-def parse_question(words: Sequence[str], sets: Sequence[str], matrix: Matrix, vocabulary: Vocabulary) -> Question:
-    """Return the question of the words and `--set` options. Raises UsageError."""
-    cell, other_words = _cell(words, matrix)
+def parse_question(
+    words: Sequence[str], sets: Sequence[str], vocabulary: Vocabulary, cell: NamedCell | None = None
+) -> Question:
+    """Return the question of the words and `--set` options, about a cell if there is one. Raises UsageError."""
     if cell is None and sets:
         raise UsageError(
             "--set changes a cell, and none is named",
             code="usage-option-conflict",
             fix="imagegen why blackwell-vllm --set vllm=0.12.0",
         )
-    parser = _QuestionParser(QuestionSource(matrix, vocabulary), cell)
-    for word in _joined([*other_words, *sets], vocabulary):
+    parser = _QuestionParser(vocabulary, cell)
+    for word in _joined([*words, *sets], vocabulary):
         parser.add(*_split(word))
     if cell is None and not parser.requested:
         raise UsageError(
             "there is nothing to explain", code="usage-nothing-named", fix=f"name a cell, or versions: `{_EXAMPLE}`"
         )
-    return parser.question(by_id=cell is not None and cell.id in words)
+    return parser.question(by_id=cell is not None and cell.by_id)
 
 
 def missing_metadata(question: Question, metadata: MetadataCache) -> dict[str, str]:
@@ -146,10 +143,10 @@ def missing_extras(question: Question, metadata: MetadataCache) -> dict[str, lis
     An installer ignores them. Packages without such an extra, or without a known release in question, are absent.
     """
     missing = {}
-    for name in question.requested.keys() & question.extras.keys():
+    for name in question.requested.keys() & question.facts.extras.keys():
         fact, releases = question.facts.packages.get(name), metadata.of(name)
         if fact and releases and not fact.built and (among := releases.within(fact)):
-            missing[name] = releases.lacking(among, question.extras[name])
+            missing[name] = releases.lacking(among, question.facts.extras[name])
     return {name: extras for name, extras in missing.items() if extras}
 
 
@@ -160,7 +157,7 @@ def required_by_others(question: Question, metadata: MetadataCache) -> frozenset
     for name, fact in facts.packages.items():
         releases = None if fact.built else metadata.of(name)
         if releases:
-            stated = releases.statements(releases.within(fact), machine, question.extras.get(name, frozenset()))
+            stated = releases.statements(releases.within(fact), machine, facts.extras.get(name, frozenset()))
             requirements = (statement for statement in stated if statement.name in facts.packages)
             required.update(
                 statement.name
@@ -168,17 +165,6 @@ def required_by_others(question: Question, metadata: MetadataCache) -> frozenset
                 if any(releases.holding(statement.marker, statement.extra, pythons, machine))
             )
     return frozenset(required)
-
-
-def _cell(words: Sequence[str], matrix: Matrix) -> tuple[Cell | None, list[str]]:
-    cells = {cell.id: cell for cell in matrix.all_cells}
-    cells |= {name: matrix.select(name)[0] for name in matrix.defaults}
-    cell_names = [word for word in words if word in cells]
-    if len(cell_names) > 1:
-        raise UsageError(
-            f"{' and '.join(cell_names)} are several cells", code="usage-several-cells", fix="ask about one at a time"
-        )
-    return (cells[cell_names[0]] if cell_names else None), [word for word in words if word not in cells]
 
 
 def _joined(words: Sequence[str], vocabulary: Vocabulary) -> Iterator[str]:
@@ -234,9 +220,8 @@ def _plain_word(word: str) -> bool:
 
 
 class _QuestionParser:
-    def __init__(self, source: QuestionSource, cell: Cell | None) -> None:
-        self.source = source
-        self.vocabulary = source.vocabulary
+    def __init__(self, vocabulary: Vocabulary, cell: NamedCell | None) -> None:
+        self.vocabulary = vocabulary
         self.cell = cell
         self.requested: dict[str, str] = {}
         self.packages: dict[str, Fact] = {}
@@ -288,7 +273,8 @@ class _QuestionParser:
         if package in LIBRARIES and plain(name) != plain(package):
             self.short.add(package)
         self.requested[package] = specifier
-        self.extras[package] = self.extras.get(package, frozenset()) | extras
+        if extras:
+            self.extras[package] = self.extras.get(package, frozenset()) | extras
         if package in self.unknown:
             return
         release = "" if specifier and package not in self.vocabulary.labelled else None  # PyPI's have no label
@@ -360,9 +346,10 @@ class _QuestionParser:
     def question(self, *, by_id: bool) -> Question:
         """Return the question of all names that were added; `by_id`: the id of its cell was typed."""
         hosts = self._hosts(by_id=by_id)
-        cells = self.source.matrix.on_platforms(self.cell, "all") if self.cell and hosts else ()
-        ids = {cell.platform: cell.id for cell in cells}
-        return replace(self._question(self.cell), hosts=tuple(host.rule(ids) for host in hosts), source=self.source)
+        ids = self.cell.by_platform if self.cell else {}
+        return replace(
+            self._question(self.cell), hosts=tuple(host.rule(ids) for host in hosts), vocabulary=self.vocabulary
+        )
 
     def _hosts(self, *, by_id: bool) -> tuple[CardHost, ...]:
         """Return the hosts that restrict the platform; if it is open, take the platform of all hosts and return none.
@@ -378,7 +365,7 @@ class _QuestionParser:
         if len(platforms) != 1 or len(hosts) < len(self.products):
             return ()
         platform = platforms.pop()
-        if platform != (self.cell.platform if self.cell else _PLATFORM):
+        if platform != (self.cell.facts.names["platform"] if self.cell else _PLATFORM):
             self.names["platform"] = platform
             self.requested["platform"] = f"=={platform}"
             self.assumed.append(f"platform {platform}: {replace(hosts[0], card=', '.join(self.products))}")
@@ -413,20 +400,21 @@ class _QuestionParser:
             f"torch {image.torch}"
         )
 
-    def _question(self, cell: Cell | None) -> Question:
+    def _question(self, cell: NamedCell | None) -> Question:
         """Return the question; for a cell, with its facts unless a word of the query changes them."""
         self.versions = {**self.image_facts, **self.versions}
         if self.image and "torch" not in self.requested:
             torch = replace(Fact.requested(f"=={self.image.torch}"), built=True)
             self.packages = {**self.packages, "torch": torch}
-        assumed = tuple(self.assumed)
+        facts = self._facts_of_cell(cell.facts) if cell else self._facts()
         unknown = tuple(self.unknown[name] for name in sorted(self.unknown))
-        if cell is None:
-            names = {"platform": _PLATFORM} | self.names
-            facts = Facts(self.packages, self.versions, names, closed=False, env=self.env or None)
-            common = (self.requested, facts, self.gpus, self.extras)
-            return Question(*common, None, unknown, assumed, self.image, frozenset(self.short))
-        facts = facts_of_cell(cell)
+        return Question(self.requested, facts, cell, unknown, tuple(self.assumed), self.image, frozenset(self.short))
+
+    def _facts(self) -> Facts:
+        names, env = {"platform": _PLATFORM} | self.names, self.env or None
+        return Facts(self.packages, self.versions, names, closed=False, env=env, gpus=self.gpus, extras=self.extras)
+
+    def _facts_of_cell(self, facts: Facts) -> Facts:
         versions, names = {**facts.versions, **self.versions}, {**facts.names, **self.names}
         if "cuda" in self.versions:
             names.pop("cuda", None)
@@ -441,12 +429,10 @@ class _QuestionParser:
             names.pop("base")
             if "glibc" not in self.requested:
                 versions.pop("glibc")
-        gpus = self.gpus if "gpu" in self.requested else cell.gpus
+        gpus = self.gpus if "gpu" in self.requested else facts.gpus
         gpus = () if names.get("cuda") == NO_CUDA else gpus
-        extras = {**extras_of(cell), **{name: chosen for name, chosen in self.extras.items() if chosen}}
-        facts = Facts(packages, versions, names, closed=False, env=env, overridden=facts.overridden)
-        common = (self.requested, facts, gpus, extras)
-        return Question(*common, cell, unknown, assumed, self.image, frozenset(self.short))
+        extras = {**facts.extras, **self.extras}
+        return replace(facts, packages=packages, versions=versions, names=names, env=env, gpus=gpus, extras=extras)
 
     def _unlabelled(self, packages: Mapping[str, Fact]) -> dict[str, Fact]:
         """Remove labels, since another CUDA version has others; a package with one build on PyPI stays that build."""

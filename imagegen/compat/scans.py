@@ -14,9 +14,9 @@ from packaging.version import Version
 
 from imagegen.compat.derived import derived_rule, release_span
 from imagegen.compat.facts import Fact, cuda_of_stack, machine_of, versions_in
+from imagegen.compat.rule import Rule
 from imagegen.core.deferred import dataclass
 from imagegen.core.text import counted
-from imagegen.spec.model import Rule
 
 if TYPE_CHECKING:
     from imagegen.compat.knowledge import RuleSubject

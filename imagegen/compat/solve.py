@@ -19,8 +19,8 @@ from typing import NamedTuple
 from packaging.ranges import VersionRange
 
 from imagegen.compat.facts import versions_in
+from imagegen.compat.rule import ENV, NAMED, NO_CUDA, Rule, condition_parts
 from imagegen.core.errors import MatrixError
-from imagegen.spec.model import ENV, NAMED, NO_CUDA, Rule, condition_parts
 
 
 @dataclass(frozen=True)

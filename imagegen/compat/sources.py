@@ -10,7 +10,7 @@ from imagegen.compat import builds, model_types, overrides, scans, torch_pins
 from imagegen.compat.facts import Facts, rules_in_context
 from imagegen.compat.knowledge import Knowledge, RuleSubject, SubjectKind
 from imagegen.compat.question import required_by_others
-from imagegen.spec.model import Rule
+from imagegen.compat.rule import Rule
 
 
 class RuleSource(NamedTuple):
@@ -54,13 +54,12 @@ RULE_SOURCES = (
 
 def rules_about(subject: RuleSubject) -> list[Rule]:
     """Return the rules of all sources about a subject, with the severity that they have in its context."""
-    accepts = subject.cell.accepts if subject.cell else ()
     question = subject.question
     required = required_by_others(question, subject.knowledge.metadata) if question else ()
     rules: list[Rule] = []
     for source in _sources_of(subject.kind):
         listed = tuple(source.rules(subject))
-        rules += rules_in_context(listed, subject.facts, accepts, required) if source.in_context and listed else listed
+        rules += rules_in_context(listed, subject.facts, required) if source.in_context and listed else listed
     return rules
 
 

@@ -11,15 +11,15 @@ from packaging.tags import Tag, parse_tag
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from imagegen.compat import metadata
 from imagegen.compat.atoms import LATEST
+from imagegen.compat.metadata import PackageReleases, ReleaseMetadata, holds
 from imagegen.compat.package_data import entries_of
 from imagegen.compat.statements import ReleaseStatements, StatementRow, StatementTable
 from imagegen.compat.torch_pins import TORCH
-from imagegen.core.oci import PLATFORMS
 from imagegen.core.types import parse_requirement
-from imagegen.spec import metadata
-from imagegen.spec.metadata import PackageReleases, ReleaseMetadata, holds
-from imagegen.spec.wheel_target import LEGACY_MANYLINUX
+from imagegen.core.wheel_target import LEGACY_MANYLINUX
+from imagegen.oci.documents import PLATFORMS
 
 # torch's requirements of NVIDIA's libraries hold only for PyPI's build; builds for other CUDA versions require others.
 _OF_THE_BUILD = re.compile(r"(nvidia|cuda)-.+")

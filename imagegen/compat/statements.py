@@ -16,11 +16,11 @@ from imagegen.compat import atoms
 from imagegen.compat.atoms import Atom, points
 from imagegen.compat.derived import derived_rule, release_span
 from imagegen.compat.facts import Fact, versions_in
+from imagegen.compat.metadata import PackageReleases, ReleaseMetadata, holds
+from imagegen.compat.rule import Rule
 from imagegen.compat.scans import ScanCache
 from imagegen.compat.solve import ClauseOrigin
 from imagegen.core import deferred
-from imagegen.spec.metadata import PackageReleases, ReleaseMetadata, holds
-from imagegen.spec.model import Rule
 
 _INDEXES = {"pypi": "PyPI"}  # as users call them
 _EXACT = re.compile(r"\s*([=!]=)\s*+([^=*+]+)")

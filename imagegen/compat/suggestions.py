@@ -9,32 +9,17 @@ from typing import NamedTuple
 
 from packaging.version import Version
 
-from imagegen.compat.evaluate import evaluate_cell
-from imagegen.compat.facts import Fact, Facts, on_each
+from imagegen.compat.facts import Fact, Facts, on_each_gpu
 from imagegen.compat.knowledge import Knowledge, RuleSubject
+from imagegen.compat.metadata import ReleaseMetadata
 from imagegen.compat.problem import FreeNames, Problem
+from imagegen.compat.published_builds import Builds
 from imagegen.compat.question import Question
+from imagegen.compat.rule import NO_CUDA
 from imagegen.compat.solve import Clause, ClauseOrigin, Contradiction, GaveUpError, State, search
 from imagegen.compat.sources import rules_about
+from imagegen.compat.systems import System
 from imagegen.core.deferred import dataclass
-from imagegen.spec.builds import Builds
-from imagegen.spec.cells import Matrix
-from imagegen.spec.foundation import System
-from imagegen.spec.metadata import ReleaseMetadata
-from imagegen.spec.model import NO_CUDA, NO_GLIBC, Cell, Rule, cuda_version
-
-
-def nearest_cell(rules: Iterable[Rule], cell: Cell, cells: Iterable[Cell]) -> Cell | None:
-    """Return the cell of the same image that differs on the fewest axes and is not refused, by id among equals."""
-    rules = tuple(rules)
-    siblings = (other for other in cells if other.image == cell.image and other.id != cell.id)
-    allowed = (other for other in siblings if evaluate_cell(rules, other).answer != "incompatible")
-    return min(allowed, key=lambda other: (_distance(cell, other), other.id), default=None)
-
-
-def _distance(cell: Cell, other: Cell) -> int:
-    return sum(value != other.axes[axis] for axis, value in cell.axes.items())
-
 
 _AT_MOST = 3  # suggestions
 _FURTHEST = 4  # the highest cost of a suggestion
@@ -47,20 +32,6 @@ class PlatformChoices(NamedTuple):
     cuda: tuple[str, ...] = ()  # versions
     python: tuple[str, ...] = ()  # minor versions
     systems: tuple[System, ...] = ()
-
-    @classmethod
-    def of(cls, matrix: Matrix) -> PlatformChoices:
-        cuda = {version for label in matrix.axes["cuda"] if (version := cuda_version(label))}
-        return cls(
-            tuple(sorted(cuda, key=Version)),
-            tuple(sorted(matrix.axes["python"], key=Version)),
-            tuple(
-                sorted(
-                    (system for system in matrix.systems.values() if system.glibc != NO_GLIBC),
-                    key=lambda system: (Version(system.glibc), system.name),
-                )
-            ),
-        )
 
 
 @dataclass(frozen=True)
@@ -120,9 +91,9 @@ class _Search:
         # The question is about one build of these packages, and another build may replace it.
         several = (name for name, fact in facts.packages.items() if fact.local is not None and not fact.built)
         self.labels = {name: ("", *builds.labels(name)) for name in several if name in self.costs and builds.of(name)}
-        candidates = _candidates(surroundings) | {"gpu": tuple(gpu.capability for gpu in question.gpus)}
+        candidates = _candidates(surroundings) | {"gpu": tuple(gpu.capability for gpu in facts.gpus)}
         candidates |= {f"{name}+": labels for name, labels in self.labels.items()}
-        scope = FreeNames(frozenset({*self.costs, "glibc"}), candidates=candidates, extras=question.extras)
+        scope = FreeNames(frozenset({*self.costs, "glibc"}), candidates=candidates, extras=facts.extras)
         rules = rules_about(RuleSubject.of_question(question, knowledge, "suggestion"))
         self.problem = Problem(rules, facts, metadata, scope)
         self.masks = self.problem.masks_of(facts)
@@ -164,7 +135,7 @@ class _Search:
     def run(self, at_most: int, *, avoids_warnings: bool) -> list[Suggestion]:
         suggestions: list[Suggestion] = []
         ignored = frozenset[ClauseOrigin]() if avoids_warnings else self._warnings()
-        states = [self._on(facts, ignored) for facts in on_each(self.question.gpus, self.question.facts)]
+        states = [self._on(facts, ignored) for facts in on_each_gpu(self.question.facts)]
         self.states = [state for state in states if state]
         if len(self.states) < len(states):
             return suggestions

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from packaging.version import Version
 
 from imagegen.compat.derived import derived_rule, release_span
+from imagegen.compat.metadata import ReleaseMetadata
+from imagegen.compat.rule import Rule
 from imagegen.core.types import parse_requirement
-from imagegen.spec.metadata import ReleaseMetadata
-from imagegen.spec.model import Rule
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
+from imagegen.compat.rule import Kind, PinOverride, Rule
 from imagegen.core.deferred import dataclass
-from imagegen.spec.model import Kind, PinOverride, Rule
 
 Answer = Literal["compatible", "incompatible", "unknown"]
 WORST_FIRST: tuple[Answer, ...] = ("incompatible", "unknown", "compatible")

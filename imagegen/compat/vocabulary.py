@@ -10,12 +10,11 @@ from functools import cached_property
 from typing import TypeVar
 
 from imagegen.compat.derived import derived_rule
+from imagegen.compat.rule import NO_CUDA, Rule, cuda_version
+from imagegen.compat.systems import NgcImage, System
 from imagegen.core.errors import UsageError
 from imagegen.core.text import nearest
 from imagegen.core.types import Gpu
-from imagegen.spec.cells import Matrix
-from imagegen.spec.foundation import NgcImage, System
-from imagegen.spec.model import NO_CUDA, SURROUNDINGS, Rule, cuda_version
 
 T = TypeVar("T")
 
@@ -234,30 +233,6 @@ class Vocabulary:
     written: Mapping[str, str]
     ngc_images: Mapping[str, NgcImage] = field(default_factory=dict)  # of nvcr.io/nvidia/pytorch, by tag
 
-    @classmethod
-    def of(cls, matrix: Matrix, harvested: Iterable[str] = ()) -> Vocabulary:
-        """Return the vocabulary of a matrix; `harvested` are packages with metadata, components or not."""
-        names = {name: name for name in harvested}
-        for component in matrix.components.values():
-            names |= dict.fromkeys(component.aliases, component.package)
-        names |= {component.package: component.package for component in matrix.components.values()}
-        names |= {name: component.package for name, component in matrix.components.items()}
-        gpus = GpuNames(tuple(matrix.gpus.values()), matrix.accelerators)
-        systems = {cell.base.name: System(cell.base.name, cell.base.glibc) for cell in matrix.all_cells}
-        systems |= {spelling: system for system in matrix.systems.values() for spelling in _spellings(system)}
-        cells = (*matrix.defaults, *(cell.id for cell in matrix.all_cells))
-        written = {
-            plain(surrounding): surrounding
-            for surrounding in (*SURROUNDINGS, *names, *gpus.families, *matrix.systems, *cells)
-        }
-        several = (
-            candidate
-            for candidate in matrix.components.values()
-            if candidate.index or candidate.local or candidate.compiled
-        )
-        labelled = frozenset(candidate.package for candidate in several)
-        return cls(_plain(names), gpus, _plain(systems), labelled, written, matrix.ngc_images)
-
     def package(self, name: str) -> str:
         """Return the package that the name stands for. Raises UnknownNameError, as `gpu` and `system` do."""
         if plain(name) in self.packages:
@@ -327,10 +302,6 @@ class Vocabulary:
         raise UnknownNameError(UnknownName(kind, name, self.near(name, entries), tuple(written)))
 
 
-def _plain(entries: Mapping[str, T]) -> dict[str, T]:
-    return {plain(name): value for name, value in entries.items()}
-
-
 def python_of(text: str) -> str | None:
     """Return the minor version: "3.12" of "3.12", "312" and "py312"; None for anything else."""
     match = _PYTHON.fullmatch(plain(text))
@@ -353,7 +324,3 @@ def _version_of_surrounding(key: str) -> tuple[str, str] | None:
     if match := _DRIVER.fullmatch(key):
         return "driver", f"=={match[1]}"
     return ("python", f"=={key}") if re.fullmatch(r"(?:py|cp|python)3\.?[0-9]{1,2}", key) else None
-
-
-def _spellings(system: System) -> set[str]:
-    return {spelling for name in (system.name, *system.aliases) for spelling in (name, name.replace(".", ""))}

@@ -12,18 +12,18 @@ from imagegen.compat.evaluate import (
     minimal_core,
     rules_core,
 )
-from imagegen.compat.facts import Facts, on_each
+from imagegen.compat.facts import Facts, on_each_gpu
 from imagegen.compat.knowledge import Knowledge, RuleSubject
 from imagegen.compat.model_types import model_type_summary
 from imagegen.compat.overrides import add_overrides
 from imagegen.compat.problem import FreeNames, Problem
 from imagegen.compat.question import Question, missing_extras
+from imagegen.compat.rule import Rule
 from imagegen.compat.solve import Clause, ClauseOrigin, GaveUpError, State, smallest
 from imagegen.compat.sources import rules_about
 from imagegen.compat.statements import MetadataCache
 from imagegen.compat.verdict import WORST_FIRST, Answer, AnswerKind, Conflict, kind_of
 from imagegen.core.deferred import dataclass
-from imagegen.spec.model import Rule
 
 _AT_MOST = 5  # conflicts that are reported for one combination
 _TRIES = 12  # conflicts that are searched for one combination
@@ -63,7 +63,7 @@ def explain(question: Question, knowledge: Knowledge) -> Explanation:
     """
     metadata = knowledge.metadata
     rules = sorted(rules_about(RuleSubject.of_question(question, knowledge)), key=lambda rule: rule.id)
-    on_gpus = on_each(question.gpus, question.facts)
+    on_gpus = on_each_gpu(question.facts)
     explanations = [_Case(rules, facts, metadata, question).explain() for facts in on_gpus]
     answer = min((explanation.answer for explanation in explanations), key=WORST_FIRST.index)
     conflicts = {
@@ -88,7 +88,7 @@ class _Case:
     """A question on one GPU."""
 
     def __init__(self, rules: Sequence[Rule], facts: Facts, metadata: MetadataCache, question: Question) -> None:
-        self.problem = Problem(rules, facts, metadata, FreeNames(extras=question.extras))
+        self.problem = Problem(rules, facts, metadata, FreeNames(extras=facts.extras))
         self.rules = tuple(self.problem.rules.values())  # these, and those that wheel scans give
         self.masks = self.problem.masks_of(facts)
         self.known_masks: dict[str, int] = {}  # as `masks`, without atoms of unknown versions

@@ -1,7 +1,7 @@
 """Temporary files and directories, in the store's tmp/ and elsewhere, each locked by its maker's process.
 
 The lock alone distinguishes those of a killed build from those of a running one; the former are removed when a store is
-opened, or another file is written in the same directory. Downloads (`part-...`, imagegen/core/net/answer.py) stay: a
+opened, or another file is written in the same directory. Downloads (`part-...`, imagegen/core/net/partial.py) stay: a
 later run resumes them.
 """
 

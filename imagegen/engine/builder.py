@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from imagegen.core.data import parse_json
 from imagegen.core.errors import EngineError
-from imagegen.core.net.answer import reason_of
+from imagegen.core.net.reason import reason_of
 
 WAITED = "[internal] waiting for connection"  # buildx's name of the step that fails
 

@@ -24,20 +24,12 @@ from docker.errors import ImageNotFound, NotFound
 from docker.utils import parse_repository_tag
 
 from imagegen.core.errors import EngineError, LostEngineError, StoreError
-from imagegen.core.oci import (
-    INDEX_FILE,
-    LAYOUT_FILE,
-    LAYOUT_VERSION,
-    MANIFEST_TYPE,
-    Descriptor,
-    blob_name,
-    digest_of,
-    read_manifest,
-)
 from imagegen.core.progress import Progress, timed
 from imagegen.core.store import Store
 from imagegen.engine.connection import while_alive
 from imagegen.engine.containers import explained
+from imagegen.oci.documents import MANIFEST_TYPE, Descriptor, digest_of, read_manifest
+from imagegen.oci.layout import INDEX_FILE, LAYOUT_FILE, LAYOUT_VERSION, blob_name
 
 if TYPE_CHECKING:
     from imagegen.image.layers import Image

@@ -10,21 +10,23 @@ import hashlib
 import stat
 import tarfile
 import zlib
-from collections import ChainMap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import IO, BinaryIO, cast
+from operator import itemgetter
+from typing import IO, BinaryIO, TypeAlias, cast
 
 import zstandard
 
 from imagegen.core.errors import StoreError
-from imagegen.core.layer_tar import DAMAGED, OPAQUE, WHITEOUT, Allowance, Bounded, members
+from imagegen.core.layer_tar import DAMAGED, Allowance, Bounded, members
+from imagegen.core.layer_tree import MemberKind, MergedTree, Node, is_whiteout, kind_of
 from imagegen.core.store import Store
 from imagegen.image.base.image import decompressed
 from imagegen.image.layers import Image, Layer
 
 _BUFFER = 1 << 20
+_Member: TypeAlias = "tuple[Entry, tuple[int, int]]"  # a member of a layer, and its origin as in RootFiles
 
 
 @dataclass(frozen=True)
@@ -63,13 +65,19 @@ def read_tree(image: Image, store: Store) -> RootFiles:
     Raises StoreError for a layer that is absent or damaged, or that has entries that no exported tree can have
     (devices, pipes, files below symbolic links, names that leave the tree).
     """
-    tree: dict[str, Entry] = {}
-    origins: dict[str, tuple[int, int]] = {}
+    tree = MergedTree[_Member]()
     allowance = Allowance()
     for index, layer in enumerate(image.layers):
-        _apply(layer, index, store, tree, origins, allowance)
-    entries = tuple(tree[path] for path in sorted(tree))
-    return RootFiles(entries, {entry.path: origins[entry.path] for entry in entries if entry.kind == "file"})
+        _apply(layer, index, store, tree, allowance)
+    entries: list[Entry] = []
+    origins: dict[str, tuple[int, int]] = {}
+    for path, node in sorted(tree.walk(), key=itemgetter(0)):
+        if node.entry:
+            entry, origin = node.entry
+            entries.append(replace(entry, path=path))
+            if entry.kind == "file":
+                origins[path] = origin
+    return RootFiles(tuple(entries), origins)
 
 
 def contents(layer: Layer, store: Store) -> Iterator[tuple[int, IO[bytes]]]:
@@ -93,92 +101,52 @@ def _opened(layer: Layer, store: Store) -> Iterator[tarfile.TarFile]:
         ) from error
 
 
-def _apply(
-    layer: Layer,
-    index: int,
-    store: Store,
-    tree: dict[str, Entry],
-    origins: dict[str, tuple[int, int]],
-    allowance: Allowance,
-) -> None:
-    """Apply a layer's changeset to `tree`, and name the origin of each file that it adds in `origins`.
-
-    Whiteouts are about lower layers, wherever they stand in theirs.
-    """
-    added: dict[str, Entry] = {}
-    removed: set[str] = set()
-    emptied: set[str] = set()
+def _apply(layer: Layer, index: int, store: Store, tree: MergedTree[_Member], allowance: Allowance) -> None:
+    """Apply a layer's changeset to `tree`."""
+    tree.begin_layer()
+    added: list[str] = []
     with _opened(layer, store) as archive:
         for number, member in enumerate(members(archive)):
-            path = member.name
+            path, kind = member.name, kind_of(member)
             if not allowance.take(member.size, path, member.linkname):
                 raise StoreError(
                     f"layer {layer.name} cannot be read", code="store-layer-unreadable", where=path, why="a bomb"
                 )
-            folder, _, name = path.rpartition("/")
-            if name == OPAQUE:
-                emptied.add(folder)
-            elif name.startswith(WHITEOUT):
-                removed.add(f"{folder}/{name.removeprefix(WHITEOUT)}".lstrip("/"))
-            elif path:
-                merged = ChainMap(added, tree)
-                added[path] = _linked(path, member, merged) if member.islnk() else _entry(path, member, archive)
-                if added[path].kind == "file":
-                    origins[path] = origins[member.linkname] if member.islnk() else (index, number)
-    emptied |= {path for path, entry in added.items() if entry.kind != "directory" and _is_directory(path, tree)}
-    if gone := removed | emptied:
-        for path in [path for path in tree if path in removed or not gone.isdisjoint(_parents(path))]:
-            del tree[path]
-    tree |= added
-    _require_directories(added, tree, layer)
+            content: _Member | None = None
+            if path and not is_whiteout(path):
+                added.append(path)
+                if kind is MemberKind.HARD_LINK:
+                    _require_file(path, tree.at(member.linkname), member.linkname)
+                else:
+                    content = (_entry(member, archive), (index, number))
+            tree.add(path, kind, content, member.linkname)
+    for path in added:
+        directory = path.rpartition("/")[0]
+        node = tree.at(directory)
+        if directory and (node is None or node.children is None or node.entry is None):
+            raise _unsupported(path, f"{directory} is no directory of the image", f"layer {layer.name}")
 
 
-def _require_directories(paths: Iterable[str], tree: Mapping[str, Entry], layer: Layer) -> None:
-    for path in paths:
-        folder = path.rpartition("/")[0]
-        if folder and not _is_directory(folder, tree):
-            why = f"{folder} is not a directory of the image"
-            raise StoreError(
-                f"{path} cannot be exported", code="store-unsupported-file", where=f"layer {layer.name}", why=why
-            )
+def _require_file(path: str, node: Node[_Member] | None, target: str) -> None:
+    """Raise StoreError unless the target of a hard link is a file."""
+    if node is None or node.entry is None or node.entry[0].kind != "file":
+        raise _unsupported(path, f"it is a hard link to {target}, which is no file")
 
 
-def _is_directory(path: str, tree: Mapping[str, Entry]) -> bool:
-    return path in tree and tree[path].kind == "directory"
-
-
-def _parents(path: str) -> Iterator[str]:
-    """Yield the paths of the directories above, "" for the root."""
-    while path:
-        path = path.rpartition("/")[0]
-        yield path
-
-
-def _linked(path: str, member: tarfile.TarInfo, entries: Mapping[str, Entry]) -> Entry:
-    target = entries.get(member.linkname)
-    if target is None or target.kind != "file":
-        raise StoreError(
-            f"{path} cannot be exported",
-            code="store-unsupported-file",
-            why=f"it is a hard link to {member.linkname}, which is not a file",
-        )
-    return replace(target, path=path)
-
-
-def _entry(path: str, member: tarfile.TarInfo, archive: tarfile.TarFile) -> Entry:
-    entry = Entry(path, "directory", stat.S_IMODE(member.mode), member.uid, member.gid, int(member.mtime))
+def _entry(member: tarfile.TarInfo, archive: tarfile.TarFile) -> Entry:
+    entry = Entry(member.name, "directory", stat.S_IMODE(member.mode), member.uid, member.gid, int(member.mtime))
     if member.isdir():
         return entry
     if member.issym():
         return replace(entry, kind="symlink", target=member.linkname)
     content = archive.extractfile(member) if member.isreg() else None
     if content is None:
-        raise StoreError(
-            f"{path} cannot be exported",
-            code="store-unsupported-file",
-            why="it is neither a file nor a directory nor a link",
-        )
+        raise _unsupported(member.name, "it is neither a file nor a directory nor a link")
     digest = hashlib.sha256()
     while chunk := content.read(_BUFFER):
         digest.update(chunk)
     return replace(entry, kind="file", size=member.size, sha256=digest.hexdigest())
+
+
+def _unsupported(path: str, why: str, where: str | None = None) -> StoreError:
+    return StoreError(f"{path} cannot be exported", code="store-unsupported-file", where=where, why=why)

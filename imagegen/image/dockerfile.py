@@ -17,6 +17,7 @@ from jinja2 import StrictUndefined
 from jinja2.loaders import FileSystemLoader
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from imagegen.artifacts.graph import plan_package
 from imagegen.checks import WORKER
 from imagegen.checks.worker.source import PATCHED
 from imagegen.core import data
@@ -42,7 +43,7 @@ from imagegen.image.layers.plan import (
 )
 from imagegen.lock import inputs_hash
 from imagegen.lock.builds import fetch_sources, patched_sources
-from imagegen.lock.model import Lock, LockedBuild, LockedCopy, LockedWheel, reason
+from imagegen.lock.model import Lock, LockedBuild, LockedCopy, LockedFile, LockedWheel, reason
 from imagegen.spec.model import EnvVar
 from imagegen.spec.recipe import Recipe
 
@@ -94,10 +95,10 @@ def spec(build: LockedBuild, recipe: Recipe) -> Mapping[str, Any]:
     }
 
 
-# Lock -> Dockerfile: the recipe that stands alone.
+# Lock -> Dockerfile, the recipe that needs nothing else.
 #
 # Byte-for-byte stable. Templates run in jinja2's sandbox with undefined names as errors, and a value that could end a
-# line is refused here once more, though matrix and lock have refused it before: the last gate is at the door.
+# line is refused here once more, though matrix and lock have refused it before.
 
 _LONGEST_LINE = 65_535  # bytes: bufio.MaxScanTokenSize less the newline (parser.go of BuildKit)
 _SAFE = re.compile(r"[^\x00-\x1f\x7f]*")
@@ -204,7 +205,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
         finalize=_finalize,
     )
     environment.filters["quoted"] = _quoted
-    # Of a JSON array, and no variable is replaced in it (Dockerfile reference, "Exec form").
+    # A JSON array, in which no variable is replaced (Dockerfile reference, "Exec form").
     environment.filters["exec_form"] = functools.partial(json.dumps, ensure_ascii=False)
     return environment
 
@@ -225,7 +226,7 @@ def _quoted(value: str) -> str:
     return f'"{escaped}"'
 
 
-# The folder beside a rendered Dockerfile: all that a plain `docker buildx build` needs, and nothing of imagegen.
+# The folder of a rendered Dockerfile: all that a plain `docker buildx build` needs, and nothing of imagegen.
 
 # The programs that run a build in its container.
 
@@ -285,7 +286,7 @@ def write_builds(
     for build in builds:
         recipe, folder = recipes[build.name], directory / build.name
         folder.mkdir()
-        for file in (build.source, *(wheel.file for wheel in build.build_requires)):
+        for file in plan_package(build).of_kind(LockedFile):
             _place(store, file.digest, folder / file.filename)
         if build.patches:
             _write_patched(build, folder / PATCHED, store, settings)
@@ -298,7 +299,7 @@ def write_builds(
 
 
 def _write_patched(build: LockedBuild, directory: Path, store: Store, settings: Settings) -> None:
-    """Write the files that the build's patches change or add, as they are afterwards."""
+    """Write the files that the build's patches change or add."""
     with patched_sources(build, store, settings) as (sources, paths):
         for path in paths:
             target = directory / path
@@ -338,7 +339,7 @@ def _write_support(locked: Lock, directory: Path) -> None:
         path.chmod(0o755)
 
 
-# docker-bake.json beside rendered folders: one target for each, so that `docker buildx bake` builds them.
+# docker-bake.json next to rendered folders, with one target for each, so that `docker buildx bake` builds them.
 #
 # Source of the format: Docker's Bake file reference (JSON; `${NAME}` is a variable, which the environment may set).
 
@@ -398,7 +399,7 @@ def _before(path: Path) -> dict[str, Any]:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(
-            "what is there is no bake file of ours",
+            "the existing file is not a bake file of imagegen",
             code="store-foreign-file",
             where=Location(path),
             why=str(error),

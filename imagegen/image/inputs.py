@@ -1,4 +1,4 @@
-"""Fetch the files that a lock names, and unpack what lies under the stack."""
+"""Fetch the files that a lock names, and unpack the tree under the stack."""
 
 from __future__ import annotations
 
@@ -11,19 +11,25 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from imagegen.core import git
+from imagegen.artifacts.graph import locked_files, plan
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, FetchError, ReproducibilityError
 from imagegen.core.net import Client, Missing, MissingFiles
-from imagegen.core.oci import PLATFORMS, LayerDescriptor, digest_of
 from imagegen.core.progress import timed
 from imagegen.core.store import Store
 from imagegen.core.text import counted
 from imagegen.image import base
 from imagegen.image.interpreter import unpack
-from imagegen.lock import foundation, patched, sdist
-from imagegen.lock.foundation import BUILD_PLATFORM, LockedInterpreter, directory, interpreter_key, own_python
+from imagegen.lock import patched, sdist
+from imagegen.lock.foundation import (
+    BUILD_PLATFORM,
+    LockedDeb,
+    LockedInterpreter,
+    directory,
+    interpreter_key,
+    own_python,
+)
 from imagegen.lock.model import (
     LOCAL,
     CopiedFile,
@@ -31,41 +37,40 @@ from imagegen.lock.model import (
     Lock,
     LockedBase,
     LockedFile,
-    LockedGit,
-    LockedSdist,
+    LockedPatch,
     LockedWheel,
     WheelPatch,
 )
 from imagegen.lock.sdist import SdistBuilder
-from imagegen.lock.sources import Finder, RequiredFile, in_parallel, mirrored, missing
+from imagegen.lock.sources import (
+    Finder,
+    RequiredFile,
+    fetch_commit,
+    fetch_interpreter,
+    in_parallel,
+    mirrored,
+    missing,
+    missing_commit,
+)
+from imagegen.oci.documents import PLATFORMS, LayerDescriptor, digest_of
 
 
 def contents(lock: Lock) -> dict[str, str]:
-    """Digest -> what it is: files of the indexes, of builds, Debian packages, recorded layers packed and unpacked."""
-    wheels = [lock.uv, *lock.wheels]
-    sdists = [wheel.sdist for wheel in wheels if wheel.sdist]
-    wheels += [needed for sdist in sdists for needed in sdist.build_requires]
-    wheels += [needed for build in lock.builds for needed in build.build_requires]
-    files = [*(wheel.file for wheel in wheels), *(wheel.fetched for wheel in wheels), *(sdist.file for sdist in sdists)]
-    files += [build.source for build in lock.builds]
-    descriptions = {file.digest: file.filename for file in files}
-    descriptions |= {f"sha256:{patch.sha256}": patch.filename for build in lock.builds for patch in build.patches}
+    """Return digest -> description of everything that a store keeps for the lock, packed and unpacked."""
+    image = plan(lock)
+    descriptions = {digest: file.filename for digest, file in locked_files([image]).items()}
+    descriptions |= {patch.digest: patch.filename for patch in image.of_kind(LockedPatch)}
     descriptions |= {file.digest: file.path for file in project_files(lock)}
-    descriptions |= {
-        deb.digest: f"Debian package {deb.name} {deb.version}"
-        for owner in (lock.base, lock.added, lock.bytecode_base)
-        for deb in (owner.debs if owner else ())
-    }
-    if lock.interpreter.file:
-        descriptions[lock.interpreter.file.digest] = lock.interpreter.file.filename
-    if lock.interpreter.file or lock.added:
-        descriptions[tree_key(lock.foundation)] = f"what lies under the stack of {lock.cell}, unpacked"
-    if lock.added:
-        descriptions[bottom_key(lock.foundation)] = f"base {lock.base.name} with packages, unpacked"
+    descriptions |= {deb.digest: f"Debian package {deb.name} {deb.version}" for deb in image.of_kind(LockedDeb)}
+    below = lock.foundation
+    if below.interpreter.file or below.added:
+        descriptions[tree_key(below)] = f"the tree under the stack of {lock.cell}, unpacked"
+    if below.added:
+        descriptions[bottom_key(below)] = f"base {lock.base.name} with packages, unpacked"
     if lock.base.content:
         descriptions[base.key(lock.base)] = f"base {lock.base.name}, unpacked"
-        image_layers = enumerate(lock.base.content.layers, 1)
-        descriptions |= {layer.digest: f"layer {number} of {lock.base.image}" for number, layer in image_layers}
+    for number, base_layer in enumerate(image.of_kind(LayerDescriptor), 1):
+        descriptions[base_layer.digest] = f"layer {number} of {lock.base.image}"
     for layer in lock.record.layers if lock.record else ():
         descriptions |= {layer.digest: f"layer {layer.name}", layer.diff_id: f"layer {layer.name}, unpacked"}
     return descriptions
@@ -73,31 +78,17 @@ def contents(lock: Lock) -> dict[str, str]:
 
 def project_files(lock: Lock) -> list[CopiedFile | WheelPatch]:
     """Return the files of the project whose contents the lock pins: copied ones, and patches of wheels."""
-    patches = [patch for wheel in lock.distinct_wheels for patch in wheel.patches]
-    return [*(file for copy in lock.copies for file in copy.files), *patches]
+    image = plan(lock)
+    return [*image.of_kind(CopiedFile), *image.of_kind(WheelPatch)]
 
 
 # Bringing all that a lock names into the store: wheels fetched by hash, and those made from their sdists.
 
 
-def fetch(lock: Lock, context: Context) -> None:
-    """Bring every wheel of the lock into the store. Raises as `fetch_each`."""
-    for _ in fetch_each(lock, context):
+def fetch(lock: Lock, context: Context, *, make: bool = True) -> None:
+    """Bring every wheel of the lock into the store, or the files that it is made of. Raises as `fetch_each`."""
+    for _ in fetch_each(lock, context, make=make):
         pass
-
-
-def fetch_parts(locked: Lock, context: Context) -> None:
-    """Bring what the lock's sdists and commits become wheels of, without making any. Raises as `fetch_each`."""
-    workshop = sdist_builder(locked.foundation, context)
-    wheels = [wheel for wheel in locked.wheels if wheel.sdist]
-    total = sum(required.file.estimate for wheel in wheels for required in _parts(wheel))
-    with (
-        Client(context.settings) as client,
-        context.progress.meter(f"fetching {counted(len(wheels), 'source')}", total) as meter,
-    ):
-        finder = Finder(client, context.store, context.settings, meter)
-        for wheel in wheels:
-            _bring(wheel, finder, workshop, context.settings)
 
 
 def fetch_copies(lock: Lock, context: Context) -> None:
@@ -107,25 +98,30 @@ def fetch_copies(lock: Lock, context: Context) -> None:
 
 
 def _missing_here(files: Iterable[CopiedFile | WheelPatch], context: Context) -> list[Missing]:
-    """Return the files of the project that neither the store has, where a command in the project brings them, nor a
-    mirror, from which they come.
+    """Return the files of the project that are neither in the store, into which a command in the project brings them,
+    nor in a mirror.
     """
     gone = [file for file in files if not context.store.has(file.digest, file.size)]
     gone = [file for file in gone if not mirrored(LockedFile(file.path, file.size, file.sha256, LOCAL), context)]
     fix = "run this in the project, or name a mirror that has its files"
-    return [Missing(file.path, file.sha256, ("the store: it lacks it",), fix) for file in gone]
+    return [Missing(file.path, file.sha256, ("the store lacks it",), fix) for file in gone]
 
 
-def fetch_each(lock: Lock, context: Context, rootfs: Callable[[], Path] | None = None) -> Generator[LockedWheel]:
-    """Yield each wheel of the lock as soon as it is in the store: present ones first, then the others in the lock's
+def fetch_each(
+    lock: Lock, context: Context, rootfs: Callable[[], Path] | None = None, *, make: bool = True
+) -> Generator[LockedWheel]:
+    """Yield each wheel of the lock when it is in the store, present ones first, then the others in the lock's
     order.
 
-    `rootfs` returns the tree under the venv, where the caller builds it anyway. Raises MissingFiles at the end, naming
+    If not `make`, the files that wheels are made of are fetched, and no wheel is made of them.
+    `rootfs` returns the tree under the venv, if the caller builds it anyway. Raises MissingFiles at the end, naming
     all files that could not be fetched and every source that was tried for each.
     """
     absent: list[LockedWheel] = []
     for wheel in lock.wheels:
-        if context.store.intact(wheel.file.digest, wheel.file.size):  # else a bad disk would be taken for a bad wheel
+        if make and context.store.intact(
+            wheel.file.digest, wheel.file.size
+        ):  # else a bad disk would be taken for a bad wheel
             yield wheel
         else:
             absent.append(wheel)
@@ -134,8 +130,8 @@ def fetch_each(lock: Lock, context: Context, rootfs: Callable[[], Path] | None =
     workshop = sdist_builder(lock.foundation, context)
     if rootfs:
         workshop = replace(workshop, rootfs=rootfs)
-    files = [required.file for wheel in absent for required in _parts(wheel)]
-    verb = "building" if all(context.store.has(file.digest, file.size) for file in files) else "fetching"
+    files = [required.file for wheel in absent for required in RequiredFile.of(wheel)]
+    verb = "building" if make and all(context.store.has(file.digest, file.size) for file in files) else "fetching"
     total = sum(file.estimate for file in files)
     with (
         Client(context.settings) as client,
@@ -143,16 +139,8 @@ def fetch_each(lock: Lock, context: Context, rootfs: Callable[[], Path] | None =
     ):
         finder = Finder(client, context.store, context.settings, meter)
         yield from in_parallel(
-            [partial(_obtain, wheel, finder, workshop, context.settings) for wheel in absent], client
+            [partial(_obtain, wheel, finder, workshop, context.settings, make) for wheel in absent], client
         )
-
-
-def _parts(wheel: LockedWheel) -> list[RequiredFile]:
-    """The files that an index has to give for this wheel."""
-    if wheel.sdist is None:
-        return [RequiredFile(wheel.name, wheel.fetched)]
-    sdist_file = [] if wheel.sdist.git else [RequiredFile(wheel.name, wheel.sdist.file)]
-    return [*sdist_file, *(RequiredFile(require.name, require.file) for require in wheel.sdist.build_requires)]
 
 
 def complete(error: MissingFiles, lock: Lock, store: Store) -> MissingFiles:
@@ -161,12 +149,13 @@ def complete(error: MissingFiles, lock: Lock, store: Store) -> MissingFiles:
 
     A build ends at its first missing file; with this, a machine without network reports the whole list at once.
     """
-    required_files = (part for wheel in lock.wheels if not store.has(wheel.file.digest) for part in _parts(wheel))
-    lacking = [missing(part) for part in required_files if not store.has(part.file.digest)]
-    sources = [wheel.sdist for wheel in lock.wheels if wheel.sdist and not store.has(wheel.file.digest)]
-    lacking += [_missing_commit(source) for source in sources if source.git and not store.has(source.file.digest)]
-    archive = foundation.missing(lock.interpreter, store)
-    lacking += [*([archive] if archive else []), *base.missing(lock.base, store)]
+    wheels = [wheel for wheel in lock.wheels if not store.has(wheel.file.digest)]
+    required_files = (file for wheel in wheels for file in RequiredFile.of(wheel))
+    lacking = [missing(file) for file in required_files if not store.has(file.file.digest)]
+    lacking += [missing_commit(wheel) for wheel in wheels if wheel.git and not store.has(wheel.source.digest)]
+    if (archive := lock.interpreter.file) and not store.has(archive.digest):
+        lacking.append(missing(RequiredFile(lock.interpreter.name, archive.locked_file)))
+    lacking += base.missing(lock.base, store)
     if lock.added:
         lacking += base.missing_packages(lock.added, base.key(lock.base), store)
     if other := bytecode_base(lock):
@@ -177,24 +166,30 @@ def complete(error: MissingFiles, lock: Lock, store: Store) -> MissingFiles:
 def _bring(wheel: LockedWheel, finder: Finder, workshop: sdist.SdistBuilder, settings: Settings) -> None:
     """Fetch all files that this wheel is made of. Raises MissingFiles with all that could not be fetched."""
     lacking: MissingFiles | None = None
-    if wheel.sdist and wheel.sdist.git:
-        try:
-            _pack(wheel, wheel.sdist, wheel.sdist.git, workshop, settings)
-        except FetchError as error:
-            lacking = MissingFiles([_missing_commit(wheel.sdist, error)], workshop.store.root)
-    for required in _parts(wheel):
+    context = Context(workshop.store, settings, workshop.progress)
+    try:
+        fetch_commit(wheel, context)
+    except MissingFiles as error:
+        lacking = error
+    except FetchError as error:
+        lacking = MissingFiles([missing_commit(wheel, error)], workshop.store.root)
+    for required in RequiredFile.of(wheel):
         try:
             finder.fetch(required)
         except MissingFiles as error:
             lacking = lacking.also(error.files) if lacking else error
-    if gone := _missing_here(wheel.patches, Context(workshop.store, settings, workshop.progress)):
+    if gone := _missing_here(wheel.patches, context):
         lacking = lacking.also(gone) if lacking else MissingFiles(gone, workshop.store.root)
     if lacking:
         raise lacking
 
 
-def _obtain(wheel: LockedWheel, finder: Finder, workshop: sdist.SdistBuilder, settings: Settings) -> LockedWheel:
+def _obtain(
+    wheel: LockedWheel, finder: Finder, workshop: sdist.SdistBuilder, settings: Settings, make: bool
+) -> LockedWheel:
     _bring(wheel, finder, workshop, settings)
+    if not make:
+        return wheel
     if wheel.original:
         wheel_file = patched.build(wheel.original, wheel.patches, workshop.store, settings)
         if wheel_file != wheel.file:
@@ -217,34 +212,6 @@ def _obtain(wheel: LockedWheel, finder: Finder, workshop: sdist.SdistBuilder, se
     return wheel
 
 
-def _pack(
-    wheel: LockedWheel, source: LockedSdist, locked: LockedGit, workshop: sdist.SdistBuilder, settings: Settings
-) -> None:
-    """Bring the archive of the wheel's commit into the store. Raises FetchError, ReproducibilityError."""
-    if workshop.store.intact(source.file.digest, source.file.size) or mirrored(
-        source.file, Context(workshop.store, settings, workshop.progress)
-    ):
-        return
-    commit = git.TreeSource(locked.url, locked.commit, locked.tree, exclude=locked.exclude)
-    archive_blob = git.archive(
-        commit, f"{wheel.name}-{wheel.version}", Context(workshop.store, settings, workshop.progress)
-    )
-    if archive_blob.digest != source.file.digest:
-        raise ReproducibilityError(
-            f"{locked.url} at {locked.commit} gives another archive than the lock names",
-            code="not-reproducible-archive",
-            why=f"expected {source.file.digest}, got {archive_blob.digest}, of the same tree {locked.tree}",
-            fix="use the imagegen that wrote the lock, or lock again",
-        )
-
-
-def _missing_commit(source: LockedSdist, error: FetchError | None = None) -> Missing:
-    assert source.git  # noqa: S101 - asked for such alone
-    tried = (error.summary,) if error else ()
-    name = f"{source.file.filename}, {source.git.url} at {source.git.commit}"
-    return Missing(name, source.file.sha256, tried, (error and error.fix) or "run this where that host can be reached")
-
-
 # The file tree under a venv as sandboxes see it, and the Python that builds sdists in it.
 
 _MERGE_FORMAT = 2  # raise it when `_merge` writes other files
@@ -253,7 +220,7 @@ _MULTIARCH = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu")
 
 
 def tree_key(below: Foundation) -> str:
-    """Return the digest of all that decides the tree: the base's own key where nothing lies above the base."""
+    """Return the digest of all that decides the tree, which is the base's key if nothing lies above the base."""
     bottom = bottom_key(below)
     if not below.interpreter.file:
         return bottom
@@ -261,12 +228,12 @@ def tree_key(below: Foundation) -> str:
 
 
 def bottom_key(below: Foundation) -> str:
-    """Return the digest of all that decides base and packages: the packages' key covers the base's."""
+    """Return the digest of all that decides base and packages; the packages' key covers the base's."""
     return base.packages_key(below.added, base.key(below.base)) if below.added else base.key(below.base)
 
 
 def bytecode_base(lock: Lock) -> LockedBase | None:
-    """Return the base whose interpreter compiles the image's byte-code on this machine; None: the image's own does."""
+    """Return the base whose interpreter compiles byte-code on this machine; None if the image's own does."""
     return lock.bytecode_base if PLATFORMS.get(platform.machine()) == BUILD_PLATFORM else None
 
 
@@ -304,7 +271,7 @@ def tree(below: Foundation, context: Context, prebuilt: base.PrebuiltBase | None
         if context.store.use(root) is None or not (root / locked.path.lstrip("/")).is_file():
             shutil.rmtree(root, ignore_errors=True)
             bottom = _bottom_tree(below, context, prebuilt)
-            foundation.fetch(locked, context)
+            fetch_interpreter(locked, context)
             with (
                 timed(context.progress, f"unpacking interpreter {locked.name}"),
                 context.store.temporary_directory("rootfs") as work,

@@ -103,7 +103,7 @@ def _variables(path: str, content: bytes) -> dict[str, str | int | float | None]
             isinstance(name, str) and (value is None or isinstance(value, str | int | float))
             for name, value in variables.items()
         ):
-            raise ValueError("it assigns no table of texts and numbers")  # noqa: TRY301 - as what the parser raises
+            raise ValueError("it assigns no table of texts and numbers")  # noqa: TRY301 - the parser raises the same
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         raise BaseError(
             "the interpreter's sysconfig data cannot be read",
@@ -143,7 +143,7 @@ def unpack(archive: InterpreterArchive, store: Store, root: Path, prefix: str) -
                     )
                 if not set(_checked(member).name.split("/")) & _LEFT_OUT:
                     tree.add(member, tar)
-        while stream.read(1 << 20):  # to its end, where its bytes are verified
+        while stream.read(1 << 20):  # the store verifies the bytes at their end
             pass
         _finish(root, prefix)
 
@@ -159,10 +159,10 @@ def _inside(path: str) -> str:
 
 
 def _checked(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Return the member with its paths from the archive's directory on. Raises BaseError for what cannot be there."""
+    """Return the member with its paths from the archive's directory on. Raises BaseError for an invalid one."""
     if not (member.isdir() or member.isreg() or member.issym() or member.islnk()):
         raise BaseError(
-            "a member is no file, directory or link", code="base-interpreter-invalid", where=member.name[:200]
+            "a member is not a file, directory or link", code="base-interpreter-invalid", where=member.name[:200]
         )
     member.name = _inside(member.name)
     if member.islnk():

@@ -12,16 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 from packaging.specifiers import SpecifierSet
 
+from imagegen.compat import metadata_file
+from imagegen.compat.metadata import PackageReleases
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError, ImagegenError, MatrixError
 from imagegen.core.net import Client, NotFoundError, package_index
 from imagegen.core.net.package_index import DEFAULT, IndexLink
-from imagegen.core.oci import digest_of
 from imagegen.core.store.cache import Cache
 from imagegen.index_metadata import releases, wheel_metadata
-from imagegen.spec import metadata_file
-from imagegen.spec.metadata import PackageReleases
+from imagegen.oci.documents import digest_of
 
 OFFLINE = "UV_OFFLINE"  # uv's variable: no index is asked
 _SECONDS = 3.0  # for all packages of a question

@@ -17,12 +17,12 @@ from packaging.utils import (
 )
 from packaging.version import Version
 
+from imagegen.compat.metadata import PackageReleases, ReleaseMetadata, holds
 from imagegen.core.errors import FetchError
 from imagegen.core.net.package_index import IndexLink
 from imagegen.core.text import cut
 from imagegen.core.types import LONGEST_REQUIREMENT, parse_requirement
 from imagegen.index_metadata.wheel_metadata import Metadata
-from imagegen.spec.metadata import PackageReleases, ReleaseMetadata, holds
 
 # Images are for Linux on these machines. Wheels and requirements for other systems are left out.
 _MACHINES = ("x86_64", "aarch64")

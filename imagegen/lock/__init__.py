@@ -6,6 +6,7 @@ from imagegen.core.deferred import lazy_names
 
 if TYPE_CHECKING:
     from imagegen.lock.builds import fetch_sources, require_unchanged, with_built_wheels
+    from imagegen.lock.facts import facts_of_lock
     from imagegen.lock.file import (
         contents_hash,
         dumps,
@@ -27,6 +28,7 @@ __all__ = [
     "contradictions",
     "dumps",
     "dumps_attached",
+    "facts_of_lock",
     "fetch_sources",
     "inputs_hash",
     "loads",
@@ -48,6 +50,7 @@ __getattr__ = lazy_names(
     __name__,
     {
         "builds": ("fetch_sources", "require_unchanged", "with_built_wheels"),
+        "facts": ("facts_of_lock",),
         "file": (
             "contents_hash",
             "dumps",

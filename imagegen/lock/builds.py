@@ -10,7 +10,6 @@ import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,10 @@ from imagegen.checks.worker.errors import Refused
 from imagegen.core import data, git
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
-from imagegen.core.errors import BuildError, FetchError, Location, LockError, ReproducibilityError
+from imagegen.core.errors import BuildError, FetchError, Location, LockError
 from imagegen.core.git import command
 from imagegen.core.layer_tar import DAMAGED, Allowance, Bounded, members
-from imagegen.core.net import Client, Missing, MissingFiles, package_index
-from imagegen.core.oci import canonical_json, digest_of
+from imagegen.core.net import MissingFiles, package_index
 from imagegen.core.store import Store, disk
 from imagegen.core.text import counted
 from imagegen.core.types import EPOCH, Submodule
@@ -45,12 +43,14 @@ from imagegen.lock.model import (
     archive_name,
 )
 from imagegen.lock.recipes import Compiled
-from imagegen.lock.sources import Finder, RequiredFile, in_parallel, mirrored
+from imagegen.lock.sources import RequiredFile, fetch_commit, fetch_files
+from imagegen.lock.tables import HashedFile
+from imagegen.oci.documents import canonical_json, digest_of
 from imagegen.spec.recipe import Commit, LocalSource, Recipe, SdistFile
 
 
 @dataclass(frozen=True)
-class BuiltWheel:
+class BuiltWheel(HashedFile):
     """A wheel of the wheelhouse. `record` describes its build (sources, flags, toolchain, peak memory, duration)."""
 
     key: str  # "sha256:...": of everything that decides it
@@ -60,11 +60,6 @@ class BuiltWheel:
     sha256: str
     size: int  # bytes
     record: Mapping[str, Any]
-
-    @property
-    def digest(self) -> str:
-        """The digest of the file as a blob of the store."""
-        return f"sha256:{self.sha256}"
 
 
 # The key of a source build, from all that decides its wheel; and the lock with the wheels that were built.
@@ -204,28 +199,20 @@ def fetch_sources(builds: Iterable[LockedBuild], recipes: Mapping[str, Recipe], 
     builds = tuple(builds)
     for build in builds:
         _keep_patches(build, recipes[build.name].of(build.version), context.store)
-    required = [RequiredFile(require.name, require.file) for build in builds for require in build.build_requires]
-    required += [
-        RequiredFile(build.name, build.source, recipe=True)
-        for build in builds
-        if build.source.index not in (GIT, LOCAL)
-    ]
-    required = [item for item in required if not context.store.intact(item.file.digest, item.file.size)]
-    total = sum(item.file.estimate for item in required)
-    label = f"fetching the sources of {counted(len(builds), 'source build')}"
+    files = (file for build in builds for file in RequiredFile.of(build) if file.file.index != LOCAL)
+    required = [item for item in files if not context.store.intact(item.file.digest, item.file.size)]
     lacking: MissingFiles | None = None
     for build in builds:
+        if build.source.index == LOCAL:
+            _require_unchanged(build, recipes[build.name], context.store)
         try:
-            _pack(build, recipes[build.name], context)
+            fetch_commit(build, context)
         except MissingFiles as error:
             lacking = lacking.also(error.files) if lacking else error
-    with Client(context.settings) as client, context.progress.meter(label, total) as meter:
-        finder = Finder(client, context.store, context.settings, meter)
-        try:
-            for _ in in_parallel([partial(finder.fetch, item) for item in required], client):
-                pass
-        except MissingFiles as error:
-            lacking = lacking.also(error.files) if lacking else error
+    try:
+        fetch_files(f"fetching the sources of {counted(len(builds), 'source build')}", required, context)
+    except MissingFiles as error:
+        lacking = lacking.also(error.files) if lacking else error
     if lacking:
         raise lacking
 
@@ -278,7 +265,7 @@ def _require_bounded(archive: Path) -> None:
 
 def _apply(patch: LockedPatch, sources: Path, store: Store, settings: Settings) -> Iterator[Path]:
     """Apply a unified diff below `sources`; yield the paths of the files that it changes or adds. Raises Refused."""
-    content = str(store.path(f"sha256:{patch.sha256}"))
+    content = str(store.path(patch.digest))
     env = command.environment(settings.env, os.devnull)
     try:
         stats = command.run(sources, env, ["apply", "--numstat", "-z", content])
@@ -290,33 +277,6 @@ def _apply(patch: LockedPatch, sources: Path, store: Store, settings: Settings) 
         if not (sources / path).is_file():
             raise Refused(f"{patch.filename}: it removes or renames {path}; a patch may change and add files only")
         yield path
-
-
-def _pack(build: LockedBuild, recipe: Recipe, context: Context) -> None:
-    """Write the archive of a commit or a directory to the store; other sources have an address."""
-    folder = f"{build.name}-{build.version}"
-    if build.source.index == LOCAL:
-        _require_unchanged(build, recipe, context.store)
-    elif build.git and not (
-        context.store.intact(build.source.digest, build.source.size) or mirrored(build.source, context)
-    ):
-        commit = git.TreeSource(
-            build.git.url,
-            build.git.commit,
-            build.git.tree,
-            submodules=build.submodules,
-        )
-        try:
-            packed = git.archive(commit, folder, context)
-        except FetchError as error:
-            raise MissingFiles([_missing(build, build.git, error)], context.store.root) from error
-        if packed.digest != build.source.digest:
-            raise ReproducibilityError(
-                f"{build.git.url} at {build.git.commit} gives another archive than the lock names",
-                code="not-reproducible-archive",
-                why=f"expected {build.source.digest}, got {packed.digest}, of the same tree {build.git.tree}",
-                fix="use the imagegen that wrote the lock, or lock again",
-            )
 
 
 def _require_unchanged(build: LockedBuild, recipe: Recipe, store: Store) -> None:
@@ -338,18 +298,12 @@ def locate_errors(where: Location | None) -> Iterator[None]:
         raise
 
 
-def _missing(build: LockedBuild, commit: LockedGit, error: FetchError) -> Missing:
-    name = f"{build.source.filename}, {commit.url} at {commit.commit}"
-    tried = error.summary
-    return Missing(name, build.source.sha256, (tried,), error.fix or "run this where that host can be reached")
-
-
 def _keep_patches(build: LockedBuild, recipe: Recipe, store: Store) -> None:
     """Write the recipe's patches into the store; the matrix has compared them with the hashes that the lock repeats."""
     for patch in recipe.patches:
         if not store.has(f"sha256:{patch.sha256}"):
             store.write(data.read(patch.path) if patch.content is None else patch.content)
-    if lacking := [patch.filename for patch in build.patches if not store.has(f"sha256:{patch.sha256}")]:
+    if lacking := [patch.filename for patch in build.patches if not store.has(patch.digest)]:
         raise LockError(
             f"{', '.join(lacking)} of {build.name} is none of its recipe's patches",
             code="lock-patch-unknown",

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from imagegen.core import data
 from imagegen.core.errors import MOST, ErrorGroup, ErrorList, ImagegenError, Location, LockError
-from imagegen.core.oci import canonical_json, digest_of
 from imagegen.core.types import explain_mismatch
 from imagegen.lock.environments import AttachedFile, CombinedFile, EnvironmentRow, combine, locked_environments
 from imagegen.lock.model import LOCK_VERSION, Lock, LockedEnvironment
 from imagegen.lock.tables import to_table
+from imagegen.oci.documents import canonical_json, digest_of
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

@@ -1,34 +1,27 @@
-"""The tables of base and interpreter in a lock. Fetches the archive of a standalone interpreter."""
+"""The tables of base and interpreter in a lock."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Annotated, Literal
 from urllib.parse import unquote
 
-from imagegen.core import net
 from imagegen.core import types as t
-from imagegen.core.config import Settings
-from imagegen.core.context import Context
 from imagegen.core.deferred import dataclass
-from imagegen.core.errors import FetchError
-from imagegen.core.oci import RemoteImage, digest_of
-from imagegen.core.progress import Meter
-from imagegen.core.store import Store
-from imagegen.core.text import redact
 from imagegen.lock.distributions import archive_at
 from imagegen.lock.distributions import archives as named_archives
-from imagegen.lock.tables import LockTable, inline
+from imagegen.lock.tables import INTERPRETER, HashedFile, LockedFile, LockTable, inline
+from imagegen.oci.documents import RemoteImage, digest_of
 from imagegen.spec.foundation import Interpreter, interpreter_prefix
 
 _nest_config = inline(config=("env", "entrypoint", "command", "user", "directory"), required=True)
 
 
 @dataclass(frozen=True)
-class LockedDeb(LockTable):
+class LockedDeb(HashedFile, LockTable):
     name: t.DebianPackage
     version: t.DebianVersion
     architecture: t.Word
@@ -36,11 +29,6 @@ class LockedDeb(LockTable):
     sha256: t.Sha256
     archive: t.ArchiveName  # "debian", "debian-security", "ubuntu", or an address without scheme
     path: t.UrlPath  # below the archive's root: "pool/main/p/python3.11/python3.11_3.11.2-6_amd64.deb"
-
-    @property
-    def digest(self) -> str:
-        """The digest of the package as a blob of the store."""
-        return f"sha256:{self.sha256}"
 
 
 @dataclass(frozen=True)
@@ -113,12 +101,13 @@ BUILD_PLATFORM = "linux/amd64"
 
 # The releases of python-build-standalone; uv's UV_PYTHON_INSTALL_MIRROR replaces this address.
 DOWNLOADS = "https://github.com/astral-sh/python-build-standalone/releases/download"
+MIRROR = "UV_PYTHON_INSTALL_MIRROR"
 FORMAT = 1  # raise it with every change of the unpacked files or their patches
 _OWN_PYTHON = re.compile(r"python3\.[0-9]+")
 
 
 @dataclass(frozen=True)
-class InterpreterArchive(LockTable):
+class InterpreterArchive(HashedFile, LockTable):
     """The archive of a standalone interpreter, identified by its hash. Its publisher's lists do not give its size."""
 
     filename: Annotated[t.FileName, t.field_info("file")]  # "cpython-3.12.14+20260814-...-install_only_stripped.tar.gz"
@@ -126,9 +115,8 @@ class InterpreterArchive(LockTable):
     url: t.FileUrl  # "https://github.com/astral-sh/python-build-standalone/releases/download/20260814/cpython-..."
 
     @property
-    def digest(self) -> str:
-        """The digest of the archive as a blob of the store."""
-        return f"sha256:{self.sha256}"
+    def locked_file(self) -> LockedFile:
+        return LockedFile(self.filename, None, self.sha256, INTERPRETER, url=self.url)
 
 
 @dataclass(frozen=True)
@@ -188,101 +176,3 @@ def own_python(base: LockedBase) -> str | None:
     """Return the path of the Python that the base's Debian packages install; None if they install none."""
     names = sorted(deb.name for deb in base.debs if _OWN_PYTHON.fullmatch(deb.name))
     return f"/usr/bin/{names[0]}" if names else None
-
-
-# Fetch a standalone interpreter's archive by hash: from mirrors, find-links places, or its original address.
-
-MIRROR = "UV_PYTHON_INSTALL_MIRROR"
-_MAX_SIZE = 1 << 30  # bytes; the largest of python-build-standalone's stripped archives has 0.05 GB
-
-
-def missing(locked: LockedInterpreter, store: Store) -> net.Missing | None:
-    """Return the archive if the store lacks it; None if the store has it, or the base has the interpreter.
-
-    No network is used.
-    """
-    return _missing(locked.file, ()) if locked.file and not store.has(locked.file.digest) else None
-
-
-def fetch(locked: LockedInterpreter, context: Context) -> None:
-    """Fetch a standalone interpreter's archive into the store. Raises MissingFiles with all sources that were tried.
-
-    The sources, in this order: IMAGEGEN_MIRROR, find-links places, UV_PYTHON_INSTALL_MIRROR, the archive's own address.
-    None of them need be trusted, since the lock has the archive's hash; its size is not in the lock.
-    """
-    archive = locked.file
-    if archive is None:
-        return
-    size = context.store.use(context.store.path(archive.digest))
-    if size is not None and context.store.intact(archive.digest, size):
-        return
-    tried: list[str] = []
-    with net.Client(context.settings) as client, context.progress.meter(f"fetching {archive.filename}", 0) as meter:
-        if _take(archive, client, context.store, context.settings, meter, tried):
-            return
-        for url in _addresses(archive, client, context.settings, tried):
-            try:
-                size = _size(client.size(url), url)
-                client.download(url, context.store, sha256=archive.sha256, size=size, meter=meter)
-            except FetchError as error:
-                tried.append(error.summary)
-            else:
-                return
-    raise net.MissingFiles([_missing(archive, tried)], context.store.root)
-
-
-def _take(
-    archive: InterpreterArchive, client: net.Client, store: Store, settings: Settings, meter: Meter, tried: list[str]
-) -> bool:
-    """Fetch the archive from the user's own mirror. If the mirror lacks it, add the reason to `tried`, return False."""
-    from imagegen.core.registry.layout import Mirror  # late: a lock that is only read needs no registry
-
-    mirror = Mirror.of(settings, client)
-    if mirror is None:
-        return False
-    try:
-        size = mirror.size(archive.digest)
-        if size is not None and mirror.take(archive.digest, _size(size, str(mirror)), store, meter):
-            return True
-        tried.append(f"{mirror}: it has no such file")
-    except FetchError as error:
-        tried.append(error.summary)
-    return False
-
-
-def _addresses(archive: InterpreterArchive, client: net.Client, settings: Settings, tried: list[str]) -> Iterator[str]:
-    for location in settings.find_links:
-        try:
-            from imagegen.core.net import package_index  # late, as above
-
-            links = package_index.find_links(client, location)
-        except (FetchError, OSError) as error:
-            tried.append(error.summary if isinstance(error, FetchError) else f"{redact(location)}: {error.strerror}")
-            continue
-        urls = [link.url for link in links if archive.filename == link.filename or link.sha256 == archive.sha256]
-        if not urls:
-            tried.append(f"{redact(location)}: does not have it")
-        yield from urls
-    if mirror := settings.env.get(MIRROR):
-        # As uv does: the address below .../releases/download is appended to the mirror's, still percent-encoded.
-        release, name = archive.url.split("/")[-2:]
-        yield f"{mirror.rstrip('/')}/{release}/{name}"
-    yield archive.url
-
-
-def _size(size: int, where: str) -> int:
-    if size > _MAX_SIZE:
-        raise FetchError(
-            f"{redact(where)} is not the expected file",
-            code="fetch-digest-mismatch",
-            why=f"no interpreter's archive has {size} bytes",
-        )
-    return size
-
-
-def _missing(archive: InterpreterArchive, tried: Sequence[str]) -> net.Missing:
-    fix = (
-        f"put {archive.filename} into a directory that PIP_FIND_LINKS names, set {MIRROR} to a mirror of "
-        f"python-build-standalone, or reach {archive.url}"
-    )
-    return net.Missing(archive.filename, archive.sha256, tuple(dict.fromkeys(tried)), fix)

@@ -10,8 +10,10 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from imagegen.compat import Facts, minimum_version
+from imagegen.compat.rule import Rule
 from imagegen.core.errors import BuildError, LockError
 from imagegen.core.net.package_index import DEFAULT
+from imagegen.core.wheel_target import WheelTarget
 from imagegen.lock.builds import BUILDER, builder, commit_of, patches_of
 from imagegen.lock.foundation import resolve_interpreter
 from imagegen.lock.model import (
@@ -27,9 +29,8 @@ from imagegen.lock.model import (
     file_conflicts_among,
 )
 from imagegen.lock.recipes import Compiled, architectures, environment
-from imagegen.spec.model import Cell, Requirement, Rule
+from imagegen.spec.model import Cell, Requirement
 from imagegen.spec.recipe import SdistFile
-from imagegen.spec.wheel_target import WheelTarget
 
 _RULES = "rules"  # an input of earlier locks
 BASE = ("name", "kind", "suite", "image")  # fields of a locked base that repeat the matrix
@@ -55,7 +56,7 @@ def gpus_of(cell: Cell, rules: Iterable[Rule], facts: Facts) -> LockedGpus | Non
     """Return the requirements of the cell's image on a host's GPUs; None for the CPU."""
     if cell.cuda_version is None:
         return None
-    return LockedGpus(tuple(gpu.capability for gpu in cell.gpus), minimum_version(rules, facts, "driver", cell.gpus))
+    return LockedGpus(tuple(gpu.capability for gpu in cell.gpus), minimum_version(rules, facts, "driver"))
 
 
 def contradictions(lock: Lock, cell: Cell) -> tuple[str, ...]:
@@ -130,7 +131,7 @@ def _contradictions(lock: Lock, cell: Cell) -> Iterator[str]:
         yield "uv"
     for build in lock.builds:
         yield from (f"build {build.name}: {require.name}" for require in build.build_requires if not _is_plain(require))
-    target = WheelTarget.of(cell.platform, cell.base, lock.interpreter.version)
+    target = WheelTarget.of(cell.platform, cell.base.glibc, lock.interpreter.version)
     yield from (wheel.file.filename for wheel in lock.wheels if target.best([(wheel.file.filename, wheel)]) is None)
 
 

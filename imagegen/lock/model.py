@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import Annotated
 
+from imagegen.compat.rule import Override
 from imagegen.core import types as t
 from imagegen.core.deferred import dataclass
 from imagegen.core.types import PREFIX
@@ -25,6 +26,7 @@ from imagegen.lock.foundation import (
 from imagegen.lock.tables import (
     BUILT,
     GIT,
+    INTERPRETER,
     LINKS,
     LOCAL,
     PATCHED,
@@ -41,20 +43,12 @@ from imagegen.lock.tables import (
     WheelPatch,
     archive_name,
 )
-from imagegen.spec.model import (
-    Cell,
-    ConfigField,
-    EnvVar,
-    ExposedPort,
-    FileConflictRule,
-    Label,
-    LibraryDirectory,
-    Override,
-)
+from imagegen.spec.model import Cell, ConfigField, EnvVar, ExposedPort, FileConflictRule, Label, LibraryDirectory
 
 __all__ = [
     "BUILT",
     "GIT",
+    "INTERPRETER",
     "LINKS",
     "LOCAL",
     "LOCK_VERSION",

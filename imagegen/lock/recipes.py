@@ -17,18 +17,19 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from imagegen.compat import Fact, Facts, evaluate_on
+from imagegen.compat import Fact, Facts, evaluate_on_gpus
+from imagegen.compat.rule import Rule, cuda_version
 from imagegen.core import data, git, toml
 from imagegen.core.errors import BuildError, Location, LockError
 from imagegen.core.layer_tar import Bounded, members
 from imagegen.core.store import Store
 from imagegen.core.types import Gpu, parse_requirement
+from imagegen.core.wheel_target import WheelTarget
 from imagegen.lock.foundation import LockedBase, LockedDeb
 from imagegen.lock.model import LockedWheel
 from imagegen.lock.uv_resolve import Pinned
-from imagegen.spec.model import Cell, Component, Requirement, Rule, Sdist, cuda_version
+from imagegen.spec.model import Cell, Component, Requirement, Sdist
 from imagegen.spec.recipe import Recipe
-from imagegen.spec.wheel_target import WheelTarget
 
 _LARGEST = 64 << 20  # bytes of a file that is read whole; a uv.lock of 1,000 packages takes 2 MB
 
@@ -312,9 +313,9 @@ def _torch_cuda(cell: Cell, version: str) -> str | None:
 def _require_new_enough(message: str, toolkit: str, names: Iterable[str], rules: Iterable[Rule]) -> None:
     """Raise BuildError if rules of the matrix require a newer CUDA for a GPU. Warnings count too for a compiler."""
     about = [rule for rule in rules if {*rule.when, *rule.then, *rule.conflict} <= {"cuda", "gpu"}]
-    facts = Facts({}, {"cuda": Fact.exactly(toolkit)}, {}, closed=False)
-    gpus = [Gpu(f"sm_{name}", _capability(name), "", ()) for name in names]
-    verdict = evaluate_on(gpus, about, facts)
+    gpus = tuple(Gpu(f"sm_{name}", _capability(name), "", ()) for name in names)
+    facts = Facts({}, {"cuda": Fact.exactly(toolkit)}, {}, closed=False, gpus=gpus)
+    verdict = evaluate_on_gpus(about, facts)
     if verdict.conflicts:
         raise BuildError(
             message,

@@ -27,12 +27,13 @@ from imagegen.core.net import Client, NotFoundError, UnreachableError, package_i
 from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.core.text import redact
+from imagegen.core.wheel_target import WheelTarget
 from imagegen.lock.file import raise_all
+from imagegen.lock.find_links import find_local_wheel
 from imagegen.lock.model import BUILT, GIT, LOCAL, LockedWheel
 from imagegen.lock.recipes import Compiled, no_recipe, require_metadata
 from imagegen.lock.uv_resolve import Pinned, Site
 from imagegen.spec.model import Cell, Requirement
-from imagegen.spec.wheel_target import WheelTarget, find_local_wheel
 
 T = TypeVar("T")
 

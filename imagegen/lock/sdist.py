@@ -18,13 +18,13 @@ from packaging.version import Version
 from imagegen.core import toml
 from imagegen.core.errors import ReproducibilityError, SandboxError, WheelError
 from imagegen.core.git import LARGEST_POINTER, is_pointer
-from imagegen.core.oci import digest_of
 from imagegen.core.progress import Progress, human, timed
 from imagegen.core.sandbox import Sandbox
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.types import EPOCH
 from imagegen.lock.model import LockedFile, LockedSdist
+from imagegen.oci.documents import digest_of
 
 _FORMAT = 1  # of this way of building; a new number builds everything anew
 _TIMEOUT = 600  # seconds

@@ -12,20 +12,24 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from imagegen.artifacts.graph import plan_package
+from imagegen.core import git
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
-from imagegen.core.errors import FetchError
+from imagegen.core.errors import FetchError, ReproducibilityError
 from imagegen.core.net import Client, Missing, MissingFiles, NotFoundError, UnreachableError, package_index
 from imagegen.core.net.package_index import IndexLink
-from imagegen.core.oci import digest_of
 from imagegen.core.progress import Meter
-from imagegen.core.registry.layout import Mirror
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.text import redact
-from imagegen.lock.model import BUILT, LINKS, LOCAL, URL, LockedFile
+from imagegen.lock.foundation import MIRROR, LockedInterpreter
+from imagegen.lock.model import BUILT, GIT, INTERPRETER, LINKS, LOCAL, URL, LockedBuild, LockedFile, LockedWheel
+from imagegen.oci.documents import digest_of
+from imagegen.oci.registry.mirror import Mirror
 
 _THREADS = 6
+_LARGEST_INTERPRETER = 1 << 30  # bytes; the largest of python-build-standalone's stripped archives has 0.05 GB
 # Where an index keeps its files, "https://files.example", by the digest of its address, of the alias where it has none
 # here: as its last page showed it. With it, a file with a hint needs no page.
 _FILE_HOSTS = Cache("file-host", str)
@@ -40,6 +44,15 @@ class RequiredFile:
     name: str
     file: LockedFile
     recipe: bool = False  # its hash is a recipe's, which locking again does not change
+
+    @classmethod
+    def of(cls, package: LockedWheel | LockedBuild) -> list[RequiredFile]:
+        """Return the files that an index or the project must have, so that the package can be installed or made."""
+        return [
+            cls(artifact.package.name, artifact.about, isinstance(artifact.package, LockedBuild))
+            for artifact in plan_package(package).walk()
+            if artifact.package and isinstance(artifact.about, LockedFile) and artifact.about.index != GIT
+        ]
 
 
 class Finder:
@@ -66,7 +79,9 @@ class Finder:
                 continue
             requested.add(url)
             try:
-                size = self._client.size(url) if required.file.size is None else required.file.size
+                size = required.file.size
+                if size is None:
+                    size = _bounded(required.file, self._client.size(url), url)
                 self._client.download(url, self._store, sha256=required.file.sha256, size=size, meter=self._meter)
             except FetchError as error:
                 tried.append(error.summary)
@@ -78,7 +93,9 @@ class Finder:
         if self._mirror is None:
             return False
         try:
-            size = self._mirror.size(required.file.digest) if required.file.size is None else required.file.size
+            size = required.file.size
+            if size is None and (mirrored_size := self._mirror.size(required.file.digest)) is not None:
+                size = _bounded(required.file, mirrored_size, str(self._mirror))
             has_file = size is not None and self._mirror.take(required.file.digest, size, self._store, self._meter)
         except FetchError as error:
             tried.append(error.summary)
@@ -94,14 +111,18 @@ class Finder:
         for link in self._settings.find_links:
             links = self._listing(link, "", partial(package_index.find_links, self._client, link), tried)
             yield from self._matching(links, required, link, tried)
-        for index_url in self._settings.extra_indexes:
+        is_interpreter = required.file.index == INTERPRETER
+        for index_url in () if is_interpreter else self._settings.extra_indexes:
             links = self._project(index_url.rstrip("/"), required.name, tried)
             yield from self._matching(links, required, index_url, tried)
         if required.file.url:
+            if is_interpreter and (mirror := self._settings.env.get(MIRROR)):
+                # As uv does: the path below .../releases/download is appended to the mirror's address, percent-encoded.
+                yield f"{mirror.rstrip('/')}/{'/'.join(required.file.url.split('/')[-2:])}"
             yield required.file.url
         if required.file.index == LOCAL:
             tried.append("the project: the path in the matrix does not exist")
-        if required.file.index not in (URL, LINKS, BUILT, LOCAL):
+        if required.file.index not in (URL, LINKS, BUILT, LOCAL, INTERPRETER):
             yield from self._in_index(required, tried)
 
     def _in_index(self, required: RequiredFile, tried: list[str]) -> Iterator[str]:
@@ -201,6 +222,15 @@ def in_parallel(tasks: Sequence[Callable[[], T]], client: Client) -> Iterator[T]
         raise lacking
 
 
+def fetch_files(label: str, files: Sequence[RequiredFile], context: Context) -> None:
+    """Fetch the files into the store. Raises MissingFiles with all missing files."""
+    total = sum(required.file.estimate for required in files)
+    with Client(context.settings) as client, context.progress.meter(label, total) as meter:
+        finder = Finder(client, context.store, context.settings, meter)
+        for _ in in_parallel([partial(finder.fetch, required) for required in files], client):
+            pass
+
+
 def missing(required: RequiredFile, tried: Sequence[str] = ()) -> Missing:
     """Return the file as one that the store lacks."""
     links = "put it into a directory that PIP_FIND_LINKS names"
@@ -208,6 +238,8 @@ def missing(required: RequiredFile, tried: Sequence[str] = ()) -> Missing:
         URL: f"{links}, or reach {required.file.url}",
         LINKS: f"{links}: only such places have had it",
         BUILT: "`imagegen wheels build` makes it again",
+        INTERPRETER: f"put {required.file.filename} into a directory that PIP_FIND_LINKS names, "
+        f"set {MIRROR} to a mirror of python-build-standalone, or reach {required.file.url}",
     }
     again = "correct its recipe under wheels/, and lock again" if required.recipe else "`imagegen lock` looks again"
     other = (
@@ -217,6 +249,55 @@ def missing(required: RequiredFile, tried: Sequence[str] = ()) -> Missing:
     )
     fix = fixes.get(required.file.index, other)
     return Missing(required.file.filename, required.file.sha256, tuple(dict.fromkeys(tried)), fix)
+
+
+def missing_commit(package: LockedWheel | LockedBuild, error: FetchError | None = None) -> Missing:
+    """Return the archive of the package's commit as one that the store lacks. `error` says why it cannot be fetched."""
+    assert package.git  # noqa: S101 - the callers have checked it
+    name = f"{package.source.filename}, {package.git.url} at {package.git.commit}"
+    fix = (error and error.fix) or "run this where that host can be reached"
+    return Missing(name, package.source.sha256, (error.summary,) if error else (), fix)
+
+
+def fetch_commit(package: LockedWheel | LockedBuild, context: Context) -> None:
+    """Bring the archive of the package's commit, if it is made of one, into the store: from a mirror, or of the tree.
+
+    Raises FetchError of a mirror, MissingFiles of the commit's repository, ReproducibilityError.
+    """
+    locked, file = package.git, package.source
+    if locked is None or context.store.intact(file.digest, file.size) or mirrored(file, context):
+        return
+    submodules = package.submodules if isinstance(package, LockedBuild) else ()
+    commit = git.TreeSource(locked.url, locked.commit, locked.tree, submodules=submodules, exclude=locked.exclude)
+    try:
+        archive = git.archive(commit, f"{package.name}-{package.version}", context)
+    except FetchError as error:
+        raise MissingFiles([missing_commit(package, error)], context.store.root) from error
+    if archive.digest != file.digest:
+        raise ReproducibilityError(
+            f"{locked.url} at {locked.commit} gives another archive than the lock names",
+            code="not-reproducible-archive",
+            why=f"expected {file.digest}, got {archive.digest}, of the same tree {locked.tree}",
+            fix="use the imagegen that wrote the lock, or lock again",
+        )
+
+
+def fetch_interpreter(locked: LockedInterpreter, context: Context) -> None:
+    """Fetch a standalone interpreter's archive into the store. Raises MissingFiles with all sources that were tried."""
+    if locked.file and not context.store.intact(locked.file.digest, None):
+        required = RequiredFile(locked.name, locked.file.locked_file)
+        fetch_files(f"fetching {locked.file.filename}", [required], context)
+
+
+def _bounded(file: LockedFile, size: int, source: str) -> int:
+    """Return the size that a source gives for a file whose size the lock does not name. Raises FetchError."""
+    if file.index == INTERPRETER and size > _LARGEST_INTERPRETER:
+        raise FetchError(
+            f"{redact(source)} is not the expected file",
+            code="fetch-digest-mismatch",
+            why=f"no interpreter's archive has {size} bytes",
+        )
+    return size
 
 
 def _lacks(location: str) -> str:

@@ -53,6 +53,17 @@ class LockTable(Part):
         return table
 
 
+class HashedFile:
+    """The base class of files that a lock identifies by their hash."""
+
+    sha256: str
+
+    @property
+    def digest(self) -> str:
+        """The digest of the file as a blob of the store."""
+        return f"sha256:{self.sha256}"
+
+
 def inline(*, required: bool = False, **keys_by_field: tuple[str, ...]) -> Callable[[Any], Any]:
     """Return a function that moves the keys of inlined fields, by field, into tables under the fields' aliases.
 
@@ -109,6 +120,7 @@ def _keys(table: type) -> list[tuple[str, str, Any]]:
 GIT = "git"  # the file is made of a commit
 URL = "url"  # the file has an address of its own
 LINKS = "find-links"  # only places that the user names have the file
+INTERPRETER = "python-build-standalone"  # the file is the archive of a standalone interpreter; in no lock file
 BUILT = "wheelhouse"  # a compiler makes the file
 LOCAL = "local"  # the file, or the directory that it is made of, is on the user's disk
 PATCHED = "patched"  # the file is another wheel with patches of the project
@@ -116,7 +128,7 @@ _SPEC = "spec.json"  # the file that describes a build, in the folder of its sou
 
 
 @dataclass(frozen=True)
-class LockedFile(LockTable):
+class LockedFile(HashedFile, LockTable):
     """One file of a package index, identified by its hash."""
 
     filename: Annotated[t.FileName, t.field_info("file")]
@@ -126,11 +138,6 @@ class LockedFile(LockTable):
     index: t.Word  # index alias
     path: t.UrlPath | None = None  # hint: the file's path below the index's file host, without the host
     url: t.FileUrl | None = None  # of a direct download, as release assets are; then `index` is URL
-
-    @property
-    def digest(self) -> str:
-        """The digest of the file as a blob of the store."""
-        return f"sha256:{self.sha256}"
 
     @property
     def estimate(self) -> int:
@@ -192,17 +199,13 @@ _inline_commit = inline(
 
 
 @dataclass(frozen=True)
-class CopiedFile(LockTable):
+class CopiedFile(HashedFile, LockTable):
     """One file of the project with its contents; root owns it in the image."""
 
     path: t.CopiedPath  # in the image
     mode: Literal["0644", "0755"]  # the second one of a file that its owner may execute
     size: t.Size
     sha256: t.Sha256
-
-    @property
-    def digest(self) -> str:
-        return f"sha256:{self.sha256}"
 
 
 @dataclass(frozen=True)
@@ -220,7 +223,7 @@ class LockedCopy(LockTable):
 
 
 @dataclass(frozen=True)
-class WheelPatch(LockTable):
+class WheelPatch(HashedFile, LockTable):
     """A unified diff of the project that is applied to a wheel."""
 
     path: t.RelativePath  # from the project's directory
@@ -228,10 +231,6 @@ class WheelPatch(LockTable):
     size: t.Size
     because: t.Line
     source: t.Line | None = None
-
-    @property
-    def digest(self) -> str:
-        return f"sha256:{self.sha256}"
 
     @property
     def reason(self) -> str:
@@ -267,9 +266,19 @@ class LockedWheel(LockTable):
         return self.original or self.file
 
     @property
+    def source(self) -> LockedFile:
+        """The file that the wheel is made of: an sdist, the archive of a commit, or the file that an index serves."""
+        return self.sdist.file if self.sdist else self.fetched
+
+    @property
+    def git(self) -> LockedGit | None:
+        """The commit that it is made of."""
+        return self.sdist.git if self.sdist else None
+
+    @property
     def release(self) -> str:
         """The version; for a commit with a label of its hash, since other commits may share the version."""
-        return _release(self.version, self.sdist.git if self.sdist else None)
+        return _release(self.version, self.git)
 
     def finish(self, table: dict[str, Any]) -> dict[str, Any]:
         if self.sdist is None:
@@ -320,7 +329,7 @@ class LockedWheel(LockTable):
 
 
 @dataclass(frozen=True)
-class LockedPatch(LockTable):
+class LockedPatch(HashedFile, LockTable):
     """A patch by its file name below wheels/ and its hash."""
 
     filename: t.PathBelow

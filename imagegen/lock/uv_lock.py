@@ -21,19 +21,19 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from imagegen.compat import metadata
 from imagegen.core import git, toml
 from imagegen.core import types as t
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError, Location, LockError
 from imagegen.core.net import package_index
 from imagegen.core.net.package_index import upload_day
+from imagegen.core.wheel_target import WheelTarget
 from imagegen.lock.model import GIT, URL
 from imagegen.lock.recipes import Compiled, member, pyproject, require_metadata
 from imagegen.lock.resolution_inputs import Attempts
 from imagegen.lock.uv_resolve import Pinned, Remote
-from imagegen.spec import metadata
 from imagegen.spec.model import Cell, GitSource, Sdist
-from imagegen.spec.wheel_target import WheelTarget
 
 VERSION = 1  # of the format
 _KINDS = ("registry", "git", "url", "path", "directory", "editable", "virtual")

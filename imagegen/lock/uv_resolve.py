@@ -23,9 +23,9 @@ from imagegen.core.errors import FetchError, LockError
 from imagegen.core.net.package_index import DEFAULT, upload_day
 from imagegen.core.store.cache import Cache
 from imagegen.core.text import redact
+from imagegen.core.wheel_target import WheelTarget
 from imagegen.lock import uv_interpreter
 from imagegen.spec.model import Component
-from imagegen.spec.wheel_target import WheelTarget
 
 # uv 0.13 says "The requested version, v1.0, was published at T." or "The latest version satisfying the requirement is
 # v1.0, published at T."; without "published at" where the index gives no upload time.

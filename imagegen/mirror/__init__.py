@@ -1,6 +1,6 @@
 """Copy the files of locks to a mirror, which is a directory (an OCI image layout) or a repository of a registry.
 
-`core.registry.layout` describes its format and its readers.
+`imagegen.oci.registry.mirror` describes its format and its readers.
 """
 
 from __future__ import annotations
@@ -14,22 +14,13 @@ from imagegen.core import data, temporary
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError, Location, StoreError
 from imagegen.core.net import Client
-from imagegen.core.oci import (
-    EMPTY,
-    EMPTY_CONTENT,
-    INDEX_FILE,
-    MANIFEST_TYPE,
-    Descriptor,
-    Layout,
-    index_entry,
-    name_of,
-    write_artifact,
-)
 from imagegen.core.progress import Meter
-from imagegen.core.registry import PushTarget, Reference
 from imagegen.core.store import Store, disk
 from imagegen.core.text import counted
 from imagegen.mirror.listing import MirrorArtifact
+from imagegen.oci.documents import EMPTY, EMPTY_CONTENT, MANIFEST_TYPE, Descriptor, write_artifact
+from imagegen.oci.layout import INDEX_FILE, Layout, index_entry, name_of
+from imagegen.oci.registry import PushTarget, Reference
 
 _NOUN, _FIX = "the mirror", "name a directory on a larger disk"
 

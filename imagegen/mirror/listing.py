@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from imagegen.artifacts.graph import plan
 from imagegen.core.context import Context
-from imagegen.core.oci import (
-    Descriptor,
-)
 from imagegen.core.store import Store
 from imagegen.image import base, inputs
 from imagegen.image.base.fetch import PACKAGES, listing
-from imagegen.lock import fetch_sources, foundation, inputs_hash
-from imagegen.lock.model import LOCAL, Lock, LockedFile, LockedWheel
+from imagegen.lock import fetch_sources, inputs_hash
+from imagegen.lock.model import BUILT, LOCAL, Lock, LockedFile
+from imagegen.lock.sources import fetch_interpreter
+from imagegen.oci.documents import Descriptor, LayerDescriptor
 from imagegen.spec.recipe import Recipe
 
 FILES = "application/vnd.imagegen.mirror.files.v1"  # artifact that lists the files of a lock
@@ -34,12 +34,11 @@ def collect(locked: Lock, recipes: Mapping[str, Recipe], context: Context) -> No
 
     Raises the errors of `lock.fetch`, `lock.fetch_sources` and `base.fetch`.
     """
-    inputs.fetch(replace(locked, wheels=(locked.uv, *_indexed(locked))), context)
+    wheels = [wheel for wheel in locked.wheels if wheel.sdist or wheel.file.index not in (LOCAL, BUILT)]
+    inputs.fetch(replace(locked, wheels=(locked.uv, *wheels)), context, make=False)
     if locked.builds:
         fetch_sources(locked.builds, recipes, context)
-    if _from_sdists(locked):
-        inputs.fetch_parts(locked, context)
-    foundation.fetch(locked.interpreter, context)
+    fetch_interpreter(locked.interpreter, context)
     base.fetch_files(locked.base, context)
     if locked.added:
         base.fetch_packages(locked.added, context)
@@ -52,9 +51,14 @@ def listings(locked: Lock, store: Store) -> tuple[MirrorArtifact, ...]:
 
     The files must be in the store, because a lock does not have the size of an interpreter's archive or of all wheels.
     """
-    files = _files(locked, store)
-    if archive := locked.interpreter.file:
-        files[archive.digest] = (archive.filename, store.path(archive.digest).stat().st_size)
+    image = plan(locked)
+    named_files = [file for file in image.of_kind(LockedFile) if file.index not in (LOCAL, BUILT)]
+    sizes = {file.digest: file.size or store.path(file.digest).stat().st_size for file in named_files}
+    files = {file.digest: (file.filename, sizes[file.digest]) for file in named_files}
+    # A build takes the project's packages from the project; a rebuild on another machine needs its copies and patches.
+    files |= {file.digest: (file.path.rpartition("/")[2], file.size) for file in inputs.project_files(locked)}
+    base_layers = enumerate(image.of_kind(LayerDescriptor), 1)
+    files |= {layer.digest: (f"base-layer-{number}", layer.size) for number, layer in base_layers}
     name = f"{locked.cell}-{inputs_hash(locked).removeprefix('sha256:')[:12]}"
     artifacts = [MirrorArtifact(name, FILES, _sorted(files))]
     for locked_packages in (locked.base, locked.added, locked.bytecode_base):
@@ -62,40 +66,6 @@ def listings(locked: Lock, store: Store) -> tuple[MirrorArtifact, ...]:
             packages = {deb.digest: (deb.path.rpartition("/")[2], deb.size) for deb in locked_packages.debs}
             artifacts.append(MirrorArtifact(listing(locked_packages.debs), PACKAGES, _sorted(packages)))
     return tuple(artifacts)
-
-
-def _files(locked: Lock, store: Store) -> dict[str, tuple[str, int]]:
-    """Return digest -> name and size in bytes of all files but Debian packages.
-
-    The project's packages are not mirrored, since a build takes them from the project. The contents of its copied files
-    and patches are mirrored, for a rebuild on another machine.
-    """
-    sdists = [wheel.sdist for wheel in _from_sdists(locked) if wheel.sdist]
-    wheels = [locked.uv, *_indexed(locked)]
-    files = [wheel.fetched for wheel in wheels] + [sdist.file for sdist in sdists if sdist.file.index != LOCAL]
-    files += [wheel.file for sdist in sdists for wheel in sdist.build_requires]
-    files += [wheel.file for build in locked.builds for wheel in build.build_requires]
-    files += [build.source for build in locked.builds if build.source.index != LOCAL]
-    sizes = {file.digest: (file.filename, file.size or _size(file, store)) for file in files}
-    sizes |= {
-        project_file.digest: (project_file.path.rpartition("/")[2], project_file.size)
-        for project_file in inputs.project_files(locked)
-    }
-    layers = enumerate(locked.base.content.layers, 1) if locked.base.content else ()
-    return sizes | {layer.digest: (f"base-layer-{number}", layer.size) for number, layer in layers}
-
-
-def _size(file: LockedFile, store: Store) -> int:
-    """Return the size in bytes of a file in the store whose size the lock does not name."""
-    return store.path(file.digest).stat().st_size
-
-
-def _from_sdists(locked: Lock) -> list[LockedWheel]:
-    return [wheel for wheel in locked.wheels if wheel.sdist]
-
-
-def _indexed(locked: Lock) -> list[LockedWheel]:
-    return [wheel for wheel in locked.wheels if not (wheel.sdist or wheel.build or wheel.file.index == LOCAL)]
 
 
 def _sorted(files: Mapping[str, tuple[str, int]]) -> tuple[tuple[str, Descriptor], ...]:

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from imagegen.compat.rule import NO_CUDA, cuda_version
 from imagegen.core.errors import Location, ProjectFileError
 from imagegen.core.text import shown
 from imagegen.projects.model import Omission, PackagePin, Recovered, unsupported
 from imagegen.projects.names import accelerator_in, accelerator_of, gpus_for, needs_gpu
-from imagegen.spec.model import NO_CUDA, Component, StackFile, cuda_version
+from imagegen.spec.model import Component, StackFile
 
 TORCH = "torch"
 _CUDA_SUFFIX = re.compile(r"-cu(1[1-9])$")

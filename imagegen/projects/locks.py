@@ -18,6 +18,7 @@ from imagegen.core.data import MAX_LOCK
 from imagegen.core.errors import ErrorList, Location, LockError, ProjectFileError
 from imagegen.core.text import redact
 from imagegen.core.types import parse_requirement, parse_specifier
+from imagegen.core.wheel_target import WheelTarget
 from imagegen.lock import uv_lock
 from imagegen.lock.uv_lock import Root, UvLock, UvPackage
 from imagegen.projects.model import (
@@ -34,7 +35,6 @@ from imagegen.projects.model import (
     read_text,
     table_lines,
 )
-from imagegen.spec.wheel_target import WheelTarget
 
 _QUOTED = re.compile(r"""'([^']*)'|"([^"]*)["]""")
 _GLIBC = 36  # minor version of Debian 12's, which the bases of imported images have

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from imagegen.compat import metadata
 from imagegen.core import data, toml
 from imagegen.core.errors import ErrorList, Location, ProjectFileError, ProjectFileErrors
 from imagegen.core.text import redact, shown
 from imagegen.core.types import parse_specifier
-from imagegen.spec import metadata
 from imagegen.spec.model import ConfigName
 
 OWN_PACKAGE = "name it as a component with `path:` or `wheel:`, as docs/how-to/your-own-package.md shows"

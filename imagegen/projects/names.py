@@ -14,7 +14,7 @@ import yaml
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from imagegen.spec.model import NO_CUDA
+from imagegen.compat.rule import NO_CUDA
 
 # In the name of an image: cu130, cuda12.9.1, cuda:12.4.1-devel, cuda-12-4, cu13.
 _CUDA_IN_NAME = re.compile(r"(?<![a-z])cu(?:da[-_:]?)?(1[1-9])(?:\.?(\d)|-(\d)(?!\d))?")

@@ -14,18 +14,19 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from imagegen.compat import Fact, Facts, MetadataCache, facts_of_cell
+from imagegen.compat import Fact, Facts, MetadataCache
 from imagegen.core import data, git
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError, ImagegenError, Location, LockError
-from imagegen.core.net import Client, MissingFiles, package_index
+from imagegen.core.net import MissingFiles, package_index
 from imagegen.core.text import redact
+from imagegen.core.wheel_target import WheelTarget
 from imagegen.lock import uv_lock
 from imagegen.lock.file import raise_all
 from imagegen.lock.model import URL, Lock, LockedBuild, LockedFile, LockedWheel
 from imagegen.lock.recipes import no_wheel, pyproject
 from imagegen.lock.resolution_inputs import Attempts
-from imagegen.lock.sources import Finder, RequiredFile
+from imagegen.lock.sources import RequiredFile, fetch_files
 from imagegen.lock.uv_lock import (
     DistributionFile,
     GitCommit,
@@ -38,8 +39,8 @@ from imagegen.lock.uv_lock import (
 from imagegen.lock.uv_resolve import Pinned, Remote
 from imagegen.projects.locks import PylockFile, UvLockFile, read_pylock, read_uv_lock
 from imagegen.projects.model import MarkerTarget, read_text
+from imagegen.spec.cell_facts import facts_of_cell
 from imagegen.spec.model import Cell, Component, GitSource, Requirement, Sdist, StackFile
-from imagegen.spec.wheel_target import WheelTarget
 
 _DEFAULT_GROUP = "dev"  # that `uv sync` installs by default (uv's documentation of dependency groups)
 _NAMED = 5  # packages in a message
@@ -137,7 +138,7 @@ class ProjectStack:
 
     def changed_packages(self, lock: Lock, cell: Cell) -> list[str]:
         """Return the packages of which the file no longer says what a lock of the cell has. Raises as `contents`."""
-        target = WheelTarget.of(cell.platform, cell.base, lock.interpreter.version)
+        target = WheelTarget.of(cell.platform, cell.base.glibc, lock.interpreter.version)
         project_packages = {requirement.component.package for requirement in cell.requirements if requirement.own}
         selected = [
             package
@@ -249,12 +250,11 @@ class ProjectStack:
         url = remote.url if alias == URL else None
         hint = None if url else package_index.hint(remote.url, remote.filename)
         file = LockedFile(remote.filename, remote.size, remote.sha256, alias, hint, url)
-        with Client(context.settings) as client, context.progress.meter(remote.filename, file.estimate) as meter:
-            try:
-                Finder(client, context.store, context.settings, meter).fetch(RequiredFile(package.name, file))
-            except FetchError as error:
-                error.where = error.where or package.location
-                raise
+        try:
+            fetch_files(remote.filename, [RequiredFile(package.name, file)], context)
+        except FetchError as error:
+            error.where = error.where or package.location
+            raise
         size = context.store.path(file.digest).stat().st_size
         archive = git.PackedTree(file.digest, size)
         project = pyproject(context.store, archive, remote.filename.removesuffix(".tar.gz"), "")
@@ -295,7 +295,7 @@ def with_known_versions(cell: Cell, project: Path, library: MetadataCache) -> Ce
 def _installed(cell: Cell, project: Path) -> list[StackPackage]:
     """Return the packages of the cell's lock file that are none of the project's own."""
     assert cell.stack  # noqa: S101 - the caller passes only such cells
-    target = WheelTarget.of(cell.platform, cell.base, cell.interpreter.version or cell.python)
+    target = WheelTarget.of(cell.platform, cell.base.glibc, cell.interpreter.version or cell.python)
     return [package for package in read_stack(cell.stack, project).packages(cell, target) if package.local is None]
 
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from imagegen.core.oci import digest_of
 from imagegen.image import layers
 from imagegen.image.layers import Image
 from imagegen.image.layers.image import description
 from imagegen.lock import dumps_attached
 from imagegen.lock.model import Lock
+from imagegen.oci.documents import digest_of
 from imagegen.trust import provenance, sbom
 from imagegen.trust.documents import AUDIT, LAYERS, LOCK, NUMERICS, PROVENANCE, SBOM, Attached, Document
 from imagegen.trust.licences import KnownLicences

@@ -19,7 +19,6 @@ from typing import Annotated, ClassVar
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from imagegen.core.errors import FetchError, TrustError
-from imagegen.core.oci import EMPTY_TYPE, MAX_LAYERS, Descriptor, digest_of
 from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.core.types import Digest
@@ -28,6 +27,7 @@ from imagegen.image.layers import Layer
 from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.layer import PrintableName
 from imagegen.lock.model import Lock
+from imagegen.oci.documents import EMPTY_TYPE, MAX_LAYERS, Descriptor, digest_of
 from imagegen.publish.remote_layers import import_remote_scans, stored_layers
 from imagegen.publish.repository import RemoteRepository
 from imagegen.trust.attach import attach_statement, gather

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from imagegen.core.errors import StoreError
-from imagegen.core.oci import MANIFEST_TYPE
 from imagegen.core.progress import Progress, human
-from imagegen.core.registry.push import BlobTotals, PushTotals
 from imagegen.core.store import Store
 from imagegen.core.text import counted
 from imagegen.image.layers import Image
+from imagegen.oci.documents import MANIFEST_TYPE
+from imagegen.oci.registry.push import BlobTotals, PushTotals
 from imagegen.publish.repository import RemoteRepository
 
 

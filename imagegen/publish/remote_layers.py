@@ -11,7 +11,6 @@ from contextlib import suppress
 
 from imagegen.core.errors import FetchError, PublishError, TrustError
 from imagegen.core.net import NotFoundError
-from imagegen.core.oci import Descriptor
 from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.core.text import counted
@@ -21,6 +20,7 @@ from imagegen.image.layers import Layer, LayerOrigin, RemoteLayers, resolve_laye
 from imagegen.image.layers.image import LayersDocument, read_description
 from imagegen.image.layers.sources import previously_built_layers
 from imagegen.lock.model import Lock
+from imagegen.oci.documents import Descriptor
 from imagegen.publish.repository import RemoteRepository
 from imagegen.publish.tags import CHANNELS, Tags, most_similar
 from imagegen.trust.attach import VerificationResult, gather

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from imagegen.core.oci import read_images
-from imagegen.core.registry import PushTarget, Reference, Repository
 from imagegen.core.store import Store
+from imagegen.oci.documents import read_images
+from imagegen.oci.registry import PushTarget, Reference, Repository
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 from imagegen.core.errors import ImagegenError, PublishError, StoreError
 from imagegen.core.net import NotFoundError
-from imagegen.core.oci import INDEX_TYPE, MANIFEST_TYPE
 from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.text import counted
 from imagegen.image.layers.plan import digest_of_json
+from imagegen.oci.documents import INDEX_TYPE, MANIFEST_TYPE
 from imagegen.publish.repository import RemoteRepository, TaggedManifest
 
 

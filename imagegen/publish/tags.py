@@ -13,10 +13,10 @@ from itertools import product, takewhile
 from typing import Literal, get_args
 
 from imagegen.core.errors import PublishError
-from imagegen.core.oci import canonical_json, digest_of
 from imagegen.core.types import Compression
 from imagegen.lock import inputs_hash
 from imagegen.lock.model import Lock, title
+from imagegen.oci.documents import canonical_json, digest_of
 from imagegen.spec.model import Cell
 
 Channel = Literal["latest", "nightly"]

@@ -22,7 +22,9 @@ from imagegen.checks.preflight.model import SEVERITIES, Finding, Image, Machine
 from imagegen.checks.preflight.probe import probe
 from imagegen.checks.preflight.program import answer, start
 from imagegen.checks.preflight.table import CHECKS, Check, Row, always, examine, rows
-from imagegen.compat import facts_of_cell, facts_of_lock, minimum_version
+from imagegen.compat import minimum_version
+from imagegen.compat.models import Models
+from imagegen.compat.rule import Rule
 from imagegen.core.config import Settings
 from imagegen.core.data import parse_json
 from imagegen.core.errors import ContainerError, EngineError
@@ -32,11 +34,12 @@ from imagegen.engine import ContainerInfo, Engine, signal_name
 from imagegen.engine.connection import INSTALL
 from imagegen.image.layers.image import LABEL
 from imagegen.image.layers.plan import ROOT
+from imagegen.lock.facts import facts_of_lock
 from imagegen.lock.model import Lock
 from imagegen.run.doctor_log import UNKNOWN, explain_log, explain_rules, unexplained
 from imagegen.run.doctor_messages import SYMBOLS, explain_messages
-from imagegen.spec.model import Cell, Rule
-from imagegen.spec.model_types import Models
+from imagegen.spec.cell_facts import facts_of_cell
+from imagegen.spec.model import Cell
 
 HOST = "this host"
 
@@ -96,12 +99,12 @@ def facts_of(cell: Cell, lock: Lock | None, rules: Iterable[Rule]) -> Image:
     All environments work with the driver; the packages are from the default environment.
     """
     if lock:
-        facts_by_part = [(part, facts_of_lock(part_lock, part.base.glibc)) for part, part_lock in lock.by_cell(cell)]
+        facts_by_part = [(part, facts_of_lock(part_lock, part)) for part, part_lock in lock.by_cell(cell)]
     else:
         facts_by_part = [
             (part, facts_of_cell(part)) for part in [environment.cell for environment in cell.environments] or [cell]
         ]
-    drivers = [minimum_version(rules, facts, "driver", part.gpus) for part, facts in facts_by_part if part.cuda_version]
+    drivers = [minimum_version(rules, facts, "driver") for part, facts in facts_by_part if part.cuda_version]
     driver = max(filter(None, drivers), key=Version, default=None)
     packages = {package.name: package.version for package in lock.packages} if lock else {}
     return Image(cell.id, cell.cuda_version, tuple(gpu.capability for gpu in cell.gpus), driver, packages)

@@ -9,10 +9,10 @@ from itertools import pairwise
 from packaging.utils import canonicalize_name
 
 from imagegen.checks.preflight.model import Finding
+from imagegen.compat.models import Models
+from imagegen.compat.rule import Rule
 from imagegen.core.text import counted
 from imagegen.run.doctor_messages import explain_messages, explain_symbols
-from imagegen.spec.model import Rule
-from imagegen.spec.model_types import Models
 
 LONGEST_LOG = 16 << 20  # characters of a log that are read
 UNKNOWN = "unknown"  # the level of a log, or of a traceback in it, without an explanation

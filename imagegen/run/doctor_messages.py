@@ -11,7 +11,7 @@ from imagegen.audit.demangle import demangle
 from imagegen.audit.torch_exports import ExportIndex
 from imagegen.checks.preflight.model import Finding
 from imagegen.compat.model_types import model_type_summary
-from imagegen.spec.model_types import Models
+from imagegen.compat.models import Models
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from imagegen.checks.smoke.table import applicable
-from imagegen.core.oci import digest_of
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.image.layers.plan import digest_of_json
 from imagegen.lock.model import Lock
+from imagegen.oci.documents import digest_of
 from imagegen.run.smoke import SmokeConditions, SmokeReport, check_name, files, files_for, parts, spec
 from imagegen.spec.model import Declarations
 

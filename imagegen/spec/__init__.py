@@ -5,17 +5,19 @@ from typing import TYPE_CHECKING
 from imagegen.core.deferred import lazy_names
 
 if TYPE_CHECKING:
+    from imagegen.spec.cell_facts import cell_answers, facts_of_cell, nearest_cell
     from imagegen.spec.cells import Matrix
     from imagegen.spec.loader import load
-    from imagegen.spec.model import Cell, Rule
+    from imagegen.spec.model import Cell
 
-__all__ = ["Cell", "Matrix", "Rule", "load"]
+__all__ = ["Cell", "Matrix", "cell_answers", "facts_of_cell", "load", "nearest_cell"]
 
 __getattr__ = lazy_names(
     __name__,
     {
+        "cell_facts": ("cell_answers", "facts_of_cell", "nearest_cell"),
         "cells": ("Matrix",),
         "loader": ("load",),
-        "model": ("Cell", "Rule"),
+        "model": ("Cell",),
     },
 )

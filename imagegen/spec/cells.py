@@ -12,13 +12,15 @@ from dataclasses import field
 from typing import Any
 
 from imagegen import checks
+from imagegen.compat.published_builds import Builds
+from imagegen.compat.rule import PinOverride, Rule
+from imagegen.compat.systems import NgcImage, System
 from imagegen.core.deferred import dataclass
 from imagegen.core.errors import Location, UsageError
 from imagegen.core.text import did_you_mean
 from imagegen.core.types import Gpu
-from imagegen.spec.builds import Builds
-from imagegen.spec.foundation import Interpreter, NgcImage, System
-from imagegen.spec.model import Cell, Component, Index, PinOverride, Requirement, Rule
+from imagegen.spec.foundation import Interpreter
+from imagegen.spec.model import Cell, Component, Index, Requirement
 from imagegen.spec.recipe import Architectures, Commit, LocalSource, Recipe, SdistFile
 
 _NAMED = 4  # cells in a message

@@ -11,10 +11,12 @@ from typing import Literal
 
 from packaging.version import Version
 
+from imagegen.compat import metadata
+from imagegen.compat.metadata import AmbiguousBuildError, PackageReleases, is_pypi_build
+from imagegen.compat.published_builds import LEADER, Builds
+from imagegen.compat.rule import NO_CUDA, SURROUNDINGS, Override, Rule, cuda_version
 from imagegen.core.config import mirror_name
 from imagegen.core.errors import ErrorList, Location, MatrixError
-from imagegen.spec import metadata
-from imagegen.spec.builds import LEADER, Builds
 from imagegen.spec.cells import Matrix, cell_id, inputs, sdist_inputs
 from imagegen.spec.compose import (
     Composition,
@@ -31,10 +33,7 @@ from imagegen.spec.compose import (
 from imagegen.spec.environments import combined_cell
 from imagegen.spec.foundation import Base
 from imagegen.spec.interpreters import Interpreters
-from imagegen.spec.metadata import AmbiguousBuildError, PackageReleases, is_pypi_build
 from imagegen.spec.model import (
-    NO_CUDA,
-    SURROUNDINGS,
     Cell,
     Component,
     ConfigField,
@@ -44,14 +43,11 @@ from imagegen.spec.model import (
     Index,
     Label,
     LibraryDirectory,
-    Override,
     OwnSource,
     PatchSource,
     Requirement,
-    Rule,
     StackFile,
     WheelAddress,
-    cuda_version,
 )
 from imagegen.spec.recipe import Recipe
 from imagegen.spec.recipe_file import join_env, recipe

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
+from imagegen.compat.rule import ENV, SURROUNDINGS, condition_error
 from imagegen.core.errors import ErrorList, Location, MatrixError
 from imagegen.core.text import counted, did_you_mean
 from imagegen.spec.document import YamlDocument
-from imagegen.spec.model import ENV, SURROUNDINGS, condition_error
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,13 @@ from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
+from imagegen.compat.published_builds import PublishedBuild
+from imagegen.compat.rule import PinOverride, Rule
+from imagegen.compat.systems import NgcImage, System
 from imagegen.core import types as t
 from imagegen.core.strict import Strict
-from imagegen.spec.builds import PublishedBuild
-from imagegen.spec.foundation import Interpreter, NgcImage, System
-from imagegen.spec.model import Component, FileConflictRule, Index, PinOverride, Rule
+from imagegen.spec.foundation import Interpreter
+from imagegen.spec.model import Component, FileConflictRule, Index
 from imagegen.spec.recipe_file import EnvEntry, ImageEnv, NamedEntry, RecipeEntry
 
 

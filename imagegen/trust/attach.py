@@ -14,8 +14,8 @@ from typing import Protocol
 from imagegen.core.data import parse_json
 from imagegen.core.errors import FetchError, TrustError, UntrustedSignerError
 from imagegen.core.net import UnavailableError
-from imagegen.core.oci import EMPTY_TYPE, Descriptor, digest_of
-from imagegen.core.registry import Content, PushTarget, Referrer
+from imagegen.oci.documents import EMPTY_TYPE, Descriptor, digest_of
+from imagegen.oci.registry import Content, PushTarget, Referrer
 from imagegen.trust import statement as statements
 from imagegen.trust.documents import BUNDLE, KINDS, LAYERS, LOCK, SIGNATURE, Attached, Document, Kind
 from imagegen.trust.signers import Signer, Trust

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from imagegen.core import data
 from imagegen.core.data import parse_json
 from imagegen.core.errors import TrustError, UntrustedSignerError
-from imagegen.core.net.answer import reason_of
+from imagegen.core.net.reason import reason_of
 from imagegen.trust.bundle import PAYLOAD_TYPE
 from imagegen.trust.project import FILE, Identity
 

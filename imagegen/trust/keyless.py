@@ -20,8 +20,9 @@ import requests
 
 from imagegen.core.data import parse_json
 from imagegen.core.errors import FetchError, TrustError
-from imagegen.core.net.answer import DeniedError, reason_of
 from imagegen.core.net.client import Client
+from imagegen.core.net.reason import reason_of
+from imagegen.core.net.status import DeniedError
 from imagegen.trust.identities import import_library, parse_bundle, trust_config, verify_bundle
 from imagegen.trust.project import FILE, Identity, Project
 

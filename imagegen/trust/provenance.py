@@ -8,16 +8,17 @@ environment variables".
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from imagegen import REPOSITORY, __version__
-from imagegen.core import registry
-from imagegen.core.oci import digest_of
+from imagegen.artifacts.graph import LockArtifact, packages
 from imagegen.core.text import redact
 from imagegen.lock import contents_hash, inputs_hash
-from imagegen.lock.model import Lock, LockedBuild, LockedFile, LockedGit, LockedWheel
+from imagegen.lock.model import BUILT, Lock, LockedBuild, LockedFile, LockedGit, LockedPatch, WheelPatch
+from imagegen.oci import registry
+from imagegen.oci.documents import digest_of
 from imagegen.trust import package_url
 from imagegen.trust.source_commit import SourceCommit
 
@@ -90,45 +91,30 @@ def _dependencies(lock: Lock, source: SourceCommit | None) -> Iterator[dict[str,
     for deb in lock.debs:
         yield {"uri": package_url.deb(deb, base.suite), "digest": {"sha256": deb.sha256}}
     seen = set()
-    locks = [environment.lock for environment in lock.environments]
-    wheels = (wheel for part in locks for wheel in _wheel_inputs(part.wheels))
-    sources = (source_file for part in locks for build in part.builds for source_file in _build_inputs(build))
-    for dependency in (*wheels, *sources):
+    artifacts = (artifact for package in packages(lock) for artifact in package.walk())
+    for dependency in (dependency for artifact in artifacts for dependency in _package_file(artifact)):
         if (key := json.dumps(dependency, sort_keys=True)) not in seen:
             seen.add(key)
             yield dependency
 
 
-def _wheel_inputs(wheels: Iterable[LockedWheel]) -> Iterator[dict[str, Any]]:
-    for wheel in wheels:
-        if wheel.build:  # the inputs of its build are listed instead
-            continue
-        if wheel.sdist is None:
-            yield _file(wheel.name, wheel.version, wheel.fetched)
-            for patch in wheel.patches:
-                yield {"name": f"{wheel.name}: {patch.path}", "digest": {"sha256": patch.sha256}}
-            continue
-        if wheel.sdist.git:
-            yield _git(wheel.name, wheel.version, wheel.sdist.git)
-        else:
-            yield _file(wheel.name, wheel.version, wheel.sdist.file)
-        yield from _wheel_inputs(wheel.sdist.build_requires)
-
-
-def _build_inputs(build: LockedBuild) -> Iterator[dict[str, Any]]:
-    if build.git:
-        yield _git(build.name, build.version, build.git)
-    else:
-        yield _file(build.name, build.version, build.source)
-    for module in build.submodules:
+def _package_file(artifact: LockArtifact) -> Iterator[dict[str, Any]]:
+    """Yield the file of a package, and the submodules of its commit. A compiled wheel's build has its own files."""
+    file, package = artifact.about, artifact.package
+    if package and isinstance(file, WheelPatch | LockedPatch):
+        name = file.path if isinstance(file, WheelPatch) else file.filename
+        yield {"name": f"{package.name}: {name}", "digest": {"sha256": file.sha256}}
+    if package is None or not isinstance(file, LockedFile) or file.index == BUILT:
+        return
+    yield (
+        _git(package.name, package.version, package.git) if package.git else _file(package.name, package.version, file)
+    )
+    for module in package.submodules if isinstance(package, LockedBuild) else ():
         yield {
-            "name": f"{build.name}: {module.path}",
+            "name": f"{package.name}: {module.path}",
             "uri": f"git+{redact(module.url)}@{module.commit}",
             "digest": {"gitCommit": module.commit, "gitTree": module.tree},
         }
-    for patch in build.patches:
-        yield {"name": f"{build.name}: {patch.filename}", "digest": {"sha256": patch.sha256}}
-    yield from _wheel_inputs(build.build_requires)
 
 
 def _file(name: str, version: str, file: LockedFile) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from typing import Any
 from packaging.specifiers import SpecifierSet
 
 from imagegen.audit.model import Licence
-from imagegen.core import registry
 from imagegen.lock.model import Lock, LockedBuild, LockedWheel
+from imagegen.oci import registry
 from imagegen.trust.licences import KnownLicences, data, wheel_terms
 
 _PROPRIETARY = re.compile(r"licenseref|proprietary", re.IGNORECASE)

@@ -13,21 +13,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from imagegen.audit.model import InstalledDeb, OsRelease
-from imagegen.core import registry
 from imagegen.core.text import redact
-from imagegen.core.types import Submodule
 from imagegen.lock import contents_hash, inputs_hash
 from imagegen.lock.foundation import LockedDeb
 from imagegen.lock.model import (
     Lock,
     LockedBuild,
-    LockedFile,
-    LockedGit,
     LockedPatch,
     LockedWheel,
     WheelPatch,
     title,
 )
+from imagegen.oci import registry
 from imagegen.trust.licences import KnownLicences, Terms, data, deb_terms, wheel_terms
 from imagegen.trust.package_url import deb, deb_of, generic, git, oci, pypi
 
@@ -253,18 +250,14 @@ def _package(lock: Lock, package: LockedWheel | LockedBuild, licences: KnownLice
     )
     if wheel and (url := wheel.fetched.url):
         component["externalReferences"] = [{"type": "distribution", "url": redact(url)}]
-    if build:
-        component["pedigree"] = _pedigree(build, build.source, build.git, build.submodules, build.patches)
-    elif wheel and wheel.original:
-        component["pedigree"] = _pedigree(wheel, wheel.original, None) | {
-            "patches": [_patch(patch) for patch in wheel.patches]
-        }
-    elif wheel and wheel.sdist:
-        component["pedigree"] = _pedigree(wheel, wheel.sdist.file, wheel.sdist.git)
+    if build or (wheel and wheel.source != wheel.file):
+        component["pedigree"] = _pedigree(package)
     return component
 
 
-def _patch(patch: WheelPatch) -> Component:
+def _patch(patch: WheelPatch | LockedPatch) -> Component:
+    if isinstance(patch, LockedPatch):
+        return {"type": "unofficial", "diff": {"url": f"wheels/patches/{patch.filename}#sha256={patch.sha256}"}}
     entry: Component = {"type": "unofficial", "diff": {"url": f"{patch.path}#sha256={patch.sha256}"}}
     reference = {"source": {"url": patch.source}} if patch.source else {}
     return entry | {"resolves": [{"type": "defect", "description": patch.because, **reference}]}
@@ -274,14 +267,9 @@ def _built(lock: Lock, build: LockedBuild) -> LockedWheel | None:
     return next((wheel for wheel in lock.wheels if wheel.name == build.name), None)
 
 
-def _pedigree(
-    package: LockedWheel | LockedBuild,
-    source: LockedFile,
-    git: LockedGit | None,
-    submodules: Iterable[Submodule] = (),
-    patches: Iterable[LockedPatch] = (),
-) -> Component:
+def _pedigree(package: LockedWheel | LockedBuild) -> Component:
     """Return the sources of a package: an sdist or a commit with its submodules, and the patches on top."""
+    source, git = package.source, package.git
     if git:
         origin = _commit(package.name, package.version, git.url, git.commit, git.tree, source.sha256)
     else:
@@ -290,16 +278,13 @@ def _pedigree(
         origin["bom-ref"] = f"source:{_ref(origin)}"
     modules = [
         _commit(submodule.path, submodule.commit, submodule.url, submodule.commit, submodule.tree, None)
-        for submodule in submodules
+        for submodule in (package.submodules if isinstance(package, LockedBuild) else ())
     ]
     pedigree: Component = {"ancestors": [origin, *modules]}
     if git:
         pedigree["commits"] = [{"uid": git.commit, "url": redact(git.url)}]
-    if patch_entries := [
-        {"type": "unofficial", "diff": {"url": f"wheels/patches/{patch.filename}#sha256={patch.sha256}"}}
-        for patch in patches
-    ]:
-        pedigree["patches"] = patch_entries
+    if package.patches:
+        pedigree["patches"] = [_patch(patch) for patch in package.patches]
     return pedigree
 
 

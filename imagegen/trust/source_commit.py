@@ -13,8 +13,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from imagegen.core.errors import FetchError
-from imagegen.core.git import command, local
-from imagegen.core.git.local import Worktree
+from imagegen.core.git import command
+from imagegen.core.git.worktree import Worktree, find
 
 _STATUS = ("status", "--porcelain", "--untracked-files=normal", "--ignore-submodules=dirty", "--", ".")
 _SHORT = re.compile(r"(?:[^@/\s]+@)?([^:/\s]+):(?!//)(.+)")  # git@github.com:acme/images.git
@@ -37,7 +37,7 @@ def find_source(project: Path, env: Mapping[str, str], url: str | None = None) -
 
     `url` is the repository's address from `source` in publish.yaml, if it is set. Raises ForeignRepositoryError.
     """
-    tree = local.find(project, env)
+    tree = find(project, env)
     if tree is None:
         return None
     try:

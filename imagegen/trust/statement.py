@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from imagegen.core.errors import TrustError
-from imagegen.core.oci import is_digest
+from imagegen.oci.documents import is_digest
 from imagegen.trust.strict_json import UnreadableError, canonical, parse
 
 TYPE = "https://in-toto.io/Statement/v1"

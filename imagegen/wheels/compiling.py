@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from imagegen.compat import Question
+from imagegen.compat.published_builds import Builds
 from imagegen.core.deferred import dataclass
-from imagegen.spec.builds import Builds
 from imagegen.spec.cells import Matrix
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def needed_builds(question: Question, matrix: Matrix, catalogue: Callable[[], Ca
             continue
         from imagegen.wheels.throttle import BuildJob  # late: most questions need no build
 
-        architectures = max(1, len(question.gpus)) if recipe.architectures else 1
+        architectures = max(1, len(question.facts.gpus)) if recipe.architectures else 1
         work = BuildJob(recipe.cost, architectures, jobs=recipe.jobs is not None, threads=recipe.threads is not None)
         yield NeededBuild(name, version.public, work)
 

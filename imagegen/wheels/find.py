@@ -17,12 +17,12 @@ from packaging.version import Version
 from imagegen.audit.model import Finding, Severity
 from imagegen.core.errors import FetchError, WheelError
 from imagegen.core.net import Client, NotFoundError, UnreachableError, file_path, is_file
-from imagegen.core.oci import digest_of
 from imagegen.core.progress import Meter, Progress
 from imagegen.core.store import Store
 from imagegen.core.store.cache import BlobCache, StoredBlob
 from imagegen.core.text import counted, redact
 from imagegen.lock.builds import BuiltWheel
+from imagegen.oci.documents import digest_of
 from imagegen.wheels import naming
 from imagegen.wheels.naming import ParsedWheelName, WheelRequirement
 from imagegen.wheels.offers import Candidate, Offer, WheelSource

@@ -17,7 +17,14 @@ from imagegen.core.config import WHEELHOUSE_VARIABLE, Settings
 from imagegen.core.data import parse_json
 from imagegen.core.errors import FetchError, UsageError
 from imagegen.core.net import Client, NotFoundError
-from imagegen.core.oci import (
+from imagegen.core.progress import Progress
+from imagegen.core.store import Store
+from imagegen.core.store.cache import Cache
+from imagegen.lock import builds
+from imagegen.lock.builds import BuiltWheel
+from imagegen.lock.environments import with_locks
+from imagegen.lock.model import Lock, LockedBuild
+from imagegen.oci.documents import (
     EMPTY,
     EMPTY_CONTENT,
     MANIFEST_TYPE,
@@ -27,14 +34,7 @@ from imagegen.core.oci import (
     read_artifact,
     write_artifact,
 )
-from imagegen.core.progress import Progress
-from imagegen.core.registry import PushTarget, Reference, Repository, parse
-from imagegen.core.store import Store
-from imagegen.core.store.cache import Cache
-from imagegen.lock import builds
-from imagegen.lock.builds import BuiltWheel
-from imagegen.lock.environments import with_locks
-from imagegen.lock.model import Lock, LockedBuild
+from imagegen.oci.registry import PushTarget, Reference, Repository, parse
 from imagegen.wheels import naming
 
 # The wheelhouse has compiled wheels in the store, each under the key of its inputs.

@@ -21,16 +21,17 @@ from imagegen.audit.report import AuditReport
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import AuditError
-from imagegen.core.oci import INDEX_TYPE, LayerDescriptor, Layout, Platform, name_of, read_manifest
 from imagegen.core.progress import Progress, Quiet
-from imagegen.core.registry.layout import LayoutRepository
-from imagegen.core.registry.pull import manifest_for
 from imagegen.core.store import Store, images
 from imagegen.engine import Engine
 from imagegen.image import layers
 from imagegen.image.layers import layer
 from imagegen.lock import local_tags
 from imagegen.lock.model import Lock, LockedBase, LockedFile, LockedWheel, Record
+from imagegen.oci.documents import INDEX_TYPE, LayerDescriptor, Platform, read_manifest
+from imagegen.oci.layout import Layout, name_of
+from imagegen.oci.registry.layout_repository import LayoutRepository
+from imagegen.oci.registry.repository import manifest_for
 from imagegen.spec.model import Cell, Declarations
 from tests.support.errors import raises
 from tests.support.interpreters import LOCKED

@@ -20,7 +20,12 @@ from imagegen.app.publisher import Publisher, PublishJob, PublishOptions
 from imagegen.core.config import Settings
 from imagegen.core.errors import ImagegenError
 from imagegen.core.net import Client
-from imagegen.core.oci import (
+from imagegen.core.progress import Progress, Quiet
+from imagegen.core.store import Store
+from imagegen.core.store.cache import Cache
+from imagegen.image.layers import Image, Layer, RemoteLayers
+from imagegen.lock.model import Lock, LockedBase, LockedFile, LockedWheel
+from imagegen.oci.documents import (
     CONFIG_TYPE,
     INDEX_TYPE,
     MANIFEST_TYPE,
@@ -30,12 +35,7 @@ from imagegen.core.oci import (
     write_image_index,
     write_manifest,
 )
-from imagegen.core.progress import Progress, Quiet
-from imagegen.core.registry import PushTarget, Repository, parse
-from imagegen.core.store import Store
-from imagegen.core.store.cache import Cache
-from imagegen.image.layers import Image, Layer, RemoteLayers
-from imagegen.lock.model import Lock, LockedBase, LockedFile, LockedWheel
+from imagegen.oci.registry import PushTarget, Repository, parse
 from imagegen.publish.repository import RemoteRepository
 from imagegen.publish.tags import Tags
 from imagegen.run.smoke import CheckResult, SmokeReport

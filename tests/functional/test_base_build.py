@@ -13,20 +13,21 @@ from typing import cast
 
 import pytest
 
-from imagegen.core import registry
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import BaseError
 from imagegen.core.net import Client
-from imagegen.core.oci import LayerDescriptor, digest_of
 from imagegen.core.progress import Quiet
-from imagegen.core.store import Store, images
+from imagegen.core.store import Store
+from imagegen.core.store.upkeep import collect
 from imagegen.image import base
 from imagegen.image.base import fetch
 from imagegen.image.base.build import BASES, failed, sources_file, verify, write_repository
 from imagegen.image.base.fetch import AptSuite, parse_deb822
 from imagegen.lock.distributions import release
 from imagegen.lock.foundation import LockedBase, LockedDeb
+from imagegen.oci import registry
+from imagegen.oci.documents import LayerDescriptor, digest_of
 from tests.support.debian_archive import deb
 from tests.support.environment import environment
 from tests.support.errors import raises
@@ -310,7 +311,7 @@ def test_a_tree_in_use_is_never_collected(tmp_path: Path, monkeypatch: pytest.Mo
     os.utime(tree, (0, 0))
     settings = Settings.from_environment({"HOME": str(tmp_path)})
     assert module.rootfs(ONE, Context(store, settings, Quiet()), program=PROGRAM) == tree
-    images.collect(store, ())
+    collect(store, ())
     assert interpreter.exists()
 
 

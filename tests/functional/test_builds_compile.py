@@ -23,8 +23,9 @@ from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import BuildError, EngineError
 from imagegen.core.progress import Counter, Quiet
-from imagegen.core.store import Store, images
+from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
+from imagegen.core.store.upkeep import check
 from imagegen.engine import Engine
 from imagegen.image import dockerfile as recipe
 from imagegen.lock.model import Lock, LockedBuild
@@ -190,7 +191,7 @@ def test_a_build_survives_its_killing(host: BuildHost, tmp_path: Path, monkeypat
         shutil.copytree(tmp_path / "fresh", host.store.root)
         ended, done = run_in_child(host.compile, tmp_path / "log", number)
         assert ended == -signal.SIGKILL
-        assert images.check(Store(host.store.root), Quiet(), repair=False) == [], done[-1]
+        assert check(Store(host.store.root), Quiet(), repair=False) == [], done[-1]
         host.compile()
         wheel = wheelhouse.known(host.store, build.key)
         assert wheel

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from imagegen.checks.preflight.model import Gpu, Machine
+from imagegen.compat.rule import Rule
 from imagegen.compat.verdict import Conflict, Verdict
 from imagegen.core.progress import Terminal
 from imagegen.core.store import Store
 from imagegen.engine import Engine
 from imagegen.run.doctor import Host
 from imagegen.run.smoke import CheckResult, SmokeReport
-from imagegen.spec.model import Rule
 from tests.support import command_line
 from tests.support.command_line import Run
 from tests.support.matrix_samples import shipped_matrix

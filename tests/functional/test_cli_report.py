@@ -19,7 +19,7 @@ from imagegen.app.nightly import changes
 from imagegen.cli.commands import cli
 from imagegen.core.data import shipped
 from imagegen.core.errors import FetchError
-from imagegen.core.git import local
+from imagegen.core.git import log as history
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.lock.model import Lock
@@ -130,7 +130,7 @@ def test_locks_are_judged_by_the_rules_of_today(run: Run, tmp_path: Path, monkey
     def fail(*_: object) -> None:
         raise FetchError("git is not there", code="fetch-git-failed")
 
-    monkeypatch.setattr(local, "commits", fail)
+    monkeypatch.setattr(history, "commits", fail)
     made = run("-o", str(folder), CELL)
     assert made.exit_code == 0
     assert "git is not there" in made.stderr

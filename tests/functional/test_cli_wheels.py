@@ -18,11 +18,11 @@ from imagegen.cli import (
     wheels_command,
 )
 from imagegen.core.errors import BuildError, EngineError, UsageError
-from imagegen.core.oci import digest_of
 from imagegen.engine import Engine
 from imagegen.image import dockerfile as recipe
 from imagegen.lock.builds import BuiltWheel
 from imagegen.lock.model import Lock
+from imagegen.oci.documents import digest_of
 from imagegen.wheels import wheelhouse
 from imagegen.wheels.builds.environment import BuildEnvironment
 from tests.support.command_line import Run

@@ -12,7 +12,7 @@ import pytest
 from imagegen.cli import store_command, wheels_command
 from imagegen.cli.app import App
 from imagegen.core.errors import PublishError
-from imagegen.core.oci import digest_of
+from imagegen.oci.documents import digest_of
 from imagegen.wheels import wheelhouse
 from tests.support.built_wheels import KEY, LOG, age, built
 from tests.support.errors import raises

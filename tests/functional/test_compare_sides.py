@@ -20,11 +20,11 @@ from imagegen.compare import references
 from imagegen.compare.references import OperandSources
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, LockError, UsageError
-from imagegen.core.git import local
+from imagegen.core.git.log import commit_of, file_at
 from imagegen.core.net import Client
-from imagegen.core.oci import INDEX_TYPE, MANIFEST_TYPE, Descriptor, Platform, write_image_index
 from imagegen.core.store import Store
 from imagegen.lock.model import PATCHED, Lock, WheelPatch
+from imagegen.oci.documents import INDEX_TYPE, MANIFEST_TYPE, Descriptor, Platform, write_image_index
 from imagegen.trust.documents import NUMERICS
 from tests.support.errors import raises
 from tests.support.published_image import Published, made
@@ -159,8 +159,8 @@ def test_a_repository_runs_nothing(here: Here) -> None:
     (here.project / ".git/info/attributes").write_text("* diff=x filter=x\n")
     assert references.read("HEAD:tiny", here.places).lock
     assert not mark.exists()
-    assert local.commit_of(here.project.parent, "HEAD", here.places.settings.env) is None
-    assert local.file_at(here.project, "HEAD", "locks", here.places.settings.env) is None
+    assert commit_of(here.project.parent, "HEAD", here.places.settings.env) is None
+    assert file_at(here.project, "HEAD", "locks", here.places.settings.env) is None
 
 
 @pytest.fixture

@@ -18,12 +18,12 @@ from imagegen.compare.difference import difference
 from imagegen.compare.references import OperandSources
 from imagegen.compare.verdict import StepStatus
 from imagegen.core.net import NotFoundError, UnavailableError, UnreachableError
-from imagegen.core.oci import INDEX_TYPE, MANIFEST_TYPE, Descriptor, digest_of
 from imagegen.core.store import images
 from imagegen.image import layers
 from imagegen.image.layers.image import image
 from imagegen.lock.builds import keyed
 from imagegen.lock.model import Lock
+from imagegen.oci.documents import INDEX_TYPE, MANIFEST_TYPE, Descriptor, digest_of
 from imagegen.trust import statement
 from imagegen.trust.documents import (
     AUDIT,

@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 
 from imagegen.checks.preflight.model import Finding, Image, Machine
 from imagegen.checks.preflight.table import CHECKS, Row
+from imagegen.compat.models import Models
+from imagegen.compat.rule import Rule
 from imagegen.core.config import Settings
 from imagegen.core.errors import ContainerError, EngineError
 from imagegen.core.types import Gpu
@@ -26,8 +28,7 @@ from imagegen.engine import ContainerInfo, Engine
 from imagegen.engine.containers import exec_in
 from imagegen.run import doctor, doctor_messages
 from imagegen.run.doctor import Diagnosis
-from imagegen.spec.model import Cell, Rule
-from imagegen.spec.model_types import Models
+from imagegen.spec.model import Cell
 from tests.support.errors import raises
 from tests.support.matrix_samples import SMALL, load
 

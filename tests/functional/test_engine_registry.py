@@ -12,9 +12,9 @@ import requests
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from imagegen.core.oci import Descriptor
 from imagegen.core.store import Store
 from imagegen.engine.load import Loadable, Registry, serving
+from imagegen.oci.documents import Descriptor
 
 BLOB = os.urandom(3 << 20)
 MANIFEST = b'{"schemaVersion":2}'

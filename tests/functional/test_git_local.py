@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from imagegen.core import git
 from imagegen.core.errors import FetchError
-from imagegen.core.oci import digest_of
 from imagegen.core.store import Store
+from imagegen.oci.documents import digest_of
 from tests.support.errors import raises
 from tests.support.git_workspace import LFS
 

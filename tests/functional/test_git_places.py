@@ -15,7 +15,7 @@ from imagegen.core import git
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError
-from imagegen.core.git.repository import places
+from imagegen.core.git.location import places
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from tests.support.errors import raises

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
+from imagegen.compat.metadata import PackageReleases, ReleaseMetadata
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client, NotFoundError
 from imagegen.core.net.package_index import IndexLink
 from imagegen.index_metadata import wheel_metadata
 from imagegen.index_metadata.releases import cuda_of
-from imagegen.spec.metadata import PackageReleases, ReleaseMetadata
 from tests.support.package_index import Index, Offer, archive, metadata
 from tools.harvest.metadata import HarvestErrors, harvest
 

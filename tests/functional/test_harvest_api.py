@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from imagegen.compat import package_names as api
+from imagegen.compat.package_names import SharedName
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, UsageError
 from imagegen.core.progress import Quiet
-from imagegen.spec import api
-from imagegen.spec.api import SharedName
 from tests.support.package_index import Index, Offer
 from tools.harvest import api as harvested
 from tools.harvest.__main__ import command

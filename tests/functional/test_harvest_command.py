@@ -12,9 +12,9 @@ import click
 import pytest
 
 from imagegen.cli import main
-from imagegen.spec import metadata
-from imagegen.spec.metadata import PackageReleases, load, names, path_of
-from imagegen.spec.metadata_file import write
+from imagegen.compat import metadata
+from imagegen.compat.metadata import PackageReleases, load, names, path_of
+from imagegen.compat.metadata_file import write
 from tests.support.package_index import Index, Offer
 from tests.support.package_index import metadata as metadata_of
 from tools.harvest.__main__ import command

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from imagegen.compat import scans_file
+from imagegen.compat import wheel_scans as scans
+from imagegen.compat.wheel_scans import PackageScans
 from imagegen.core.errors import MatrixError
 from imagegen.core.store import Store
-from imagegen.spec import scans, scans_file
-from imagegen.spec.scans import PackageScans
 from tests.support.command_line import Run, runner
 from tests.support.elf_files import make_elf
 from tests.support.package_index import Index, Offer

@@ -17,8 +17,9 @@ from imagegen.app.publisher import Publisher, PublishOptions
 from imagegen.cli.app import App
 from imagegen.core import git
 from imagegen.core.errors import FetchError
-from imagegen.core.git import command, local
-from imagegen.core.git.local import ForeignRepositoryError
+from imagegen.core.git import command
+from imagegen.core.git.log import commit_of, commits, file_at, shallow
+from imagegen.core.git.worktree import ForeignRepositoryError, find
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.engine.connection import run_buildx
@@ -116,10 +117,10 @@ def set_trap(trap: Trap, folder: Path, marker: Path) -> None:
 def read_all(folder: Path, store: Store) -> None:
     """Read a repository in every way in which imagegen does."""
     env = {**os.environ, "HOME": str(store.root)}
-    commit = local.commit_of(folder, "HEAD", env)
-    assert commit and local.commits(folder, "a", 3, env)
-    assert local.file_at(folder, commit, "a", env) == "one\n"
-    assert not local.shallow(folder, env)
+    commit = commit_of(folder, "HEAD", env)
+    assert commit and commits(folder, "a", 3, env)
+    assert file_at(folder, commit, "a", env) == "one\n"
+    assert not shallow(folder, env)
     found = source_commit.find_source(folder, env)
     assert found and found.dirty
     assert git.pack(folder, "x-1", store)
@@ -156,7 +157,7 @@ def test_nothing_is_fetched_lazily(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for read in (
         lambda: git.pack(folder, "x-1", Store(tmp_path / "store")),
         lambda: source_commit.find_source(folder, os.environ),
-        lambda: local.file_at(folder, "HEAD", "sub/.gitignore", os.environ),
+        lambda: file_at(folder, "HEAD", "sub/.gitignore", os.environ),
     ):
         with suppress(FetchError):
             read()
@@ -193,7 +194,7 @@ def test_a_repository_of_another_user_is_not_read(whose: str, tmp_path: Path, mo
     owner = estrange(top / whose, monkeypatch)
     for read in (
         lambda: source_commit.find_source(project, env),
-        lambda: local.commit_of(project, "HEAD", env),
+        lambda: commit_of(project, "HEAD", env),
         lambda: git.pack(project, "x-1", Store(tmp_path / "store")),
     ):
         with pytest.raises(ForeignRepositoryError) as caught:
@@ -217,7 +218,7 @@ def test_a_file_in_place_of_a_repository(
     (top / ".git").write_bytes(start + content)
     (top / "loop").symlink_to("loop")
     env = environment(top)
-    assert local.find(top, env)
+    assert find(top, env)
     assert source_commit.find_source(top, env) is None
     with pytest.raises(FetchError):
         git.pack(top, "x-1", Store(top / "store"))
@@ -240,9 +241,9 @@ def test_who_ran_sudo_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     for path in (top, *top.rglob("*")):
         assert path.lstat().st_uid == owner
-    assert local.find(top, {**environment(tmp_path), "SUDO_UID": str(owner)})
+    assert find(top, {**environment(tmp_path), "SUDO_UID": str(owner)})
     with pytest.raises(ForeignRepositoryError):
-        local.find(top, {**environment(tmp_path), "SUDO_UID": str(owner + 1)})
+        find(top, {**environment(tmp_path), "SUDO_UID": str(owner + 1)})
 
 
 def test_a_worktree_and_a_submodule_have_their_repository_elsewhere(
@@ -258,7 +259,7 @@ def test_a_worktree_and_a_submodule_have_their_repository_elsewhere(
     owner = estrange(main / ".git", monkeypatch)
     for name in ("second", "third"):
         with pytest.raises(ForeignRepositoryError) as caught:
-            local.find(tmp_path / name, environment(tmp_path))
+            find(tmp_path / name, environment(tmp_path))
         assert caught.value.owner == owner
 
 
@@ -271,10 +272,10 @@ def test_a_git_that_can_not_be_hardened_is_refused(version: str, fits: bool, tmp
     program.chmod(0o755)
     env = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
     if fits:
-        assert local.commit_of(top, "HEAD", env) == "a" * 40
+        assert commit_of(top, "HEAD", env) == "a" * 40
     else:
         with pytest.raises(FetchError):
-            local.commit_of(top, "HEAD", env)
+            commit_of(top, "HEAD", env)
 
 
 def test_buildx_looks_for_no_repository(tmp_path: Path) -> None:

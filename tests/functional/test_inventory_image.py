@@ -23,7 +23,6 @@ from imagegen.core import layer_tar
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.layer_tar import Allowance
-from imagegen.core.oci import Platform
 from imagegen.core.progress import Quiet
 from imagegen.core.types import Gpu
 from imagegen.engine import client
@@ -33,6 +32,7 @@ from imagegen.image.inventory import archive as stream
 from imagegen.image.inventory.archive import ChunkReader, layer, piped
 from imagegen.image.inventory.layers import LayeredTree, read_layer
 from imagegen.image.inventory.tree import Regular, walk
+from imagegen.oci.documents import Platform
 from tests.support.elf_files import make_elf
 from tests.support.errors import raises
 from tests.support.file_trees import Things, To, as_tar, below, layered, site_of
@@ -84,14 +84,18 @@ def test_layers_lie_one_over_the_other(tmp_path: Path) -> None:
 
 
 def test_links_lead_nowhere_outside(tmp_path: Path) -> None:
-    odd: Things = {"up": To("../../.."), "up/etc/x": b"", "loop": To("loop"), "loop/y": b"",
-           "gone": To("/missing/dir"),
+    odd: Things = {"up": To("../../.."), "up/etc/x": b"", "gone": To("/missing/dir"),
            "gone/z": b"", "hard": To("/etc/passwd", hard=True),
            "deep": To("/"), "deep/deep/deep/w": b""}  # fmt: skip
     found = files_of(tmp_path, odd)
-    assert {"/etc/x", "/loop/y", "/missing/dir/z", "/w", "/hard"} <= found.keys()
+    assert {"/etc/x", "/missing/dir/z", "/w", "/hard"} <= found.keys()
     tree = layered(tmp_path, odd)
     assert tree.examine({"/hard": Regular(0)})["/hard"].unreadable
+
+
+def test_a_layer_that_writes_through_links_in_circles_is_refused(tmp_path: Path) -> None:
+    with raises("fetch-layer-invalid"):
+        layered(tmp_path, {"loop": To("loop"), "loop/y": b""})
 
 
 def packed(kind: str, data: bytes) -> bytes:
@@ -267,12 +271,12 @@ def test_a_large_library_of_another_layout_is_a_warning(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (lambda tree: tree.pop("index.json"), "no archive of one image"),
+        (lambda tree: tree.pop("index.json"), "not an archive of one image"),
         (lambda tree: tree.pop(max(tree, key=lambda name: len(tree[name]))), "lacks a layer"),
-        (lambda tree: tree.update({"index.json": b"[]"}), "no OCI layout"),
+        (lambda tree: tree.update({"index.json": b"[]"}), "not an OCI layout"),
         (lambda tree: tree.update({"index.json": b'{"schemaVersion": 2, "manifests": []}'}), "0 images"),
         (lambda tree: [tree.update({n: b"{}"}) for n in tree if b"rootfs" in tree[n]], "it is damaged"),
-        (lambda tree: tree.update({"blobs/sha256/" + "0" * 64: gzip.compress(bytes(1024))}), "not what its image says"),
+        (lambda tree: tree.update({"blobs/sha256/" + "0" * 64: gzip.compress(bytes(1024))}), "differs from its image"),
         (lambda tree: tree.update({"blobs/sha256/" + "0" * 64: b"no tar"}), "cannot be read"),
     ],
 )
@@ -415,14 +419,14 @@ def test_names_of_members_are_counted(tmp_path: Path) -> None:
         read_layer(io.BytesIO(as_tar({f"{n}/" + "b/" * 90: b"" for n in range(400)})), tmp_path, allowance)
 
 
-def test_directories_and_links_that_paths_lead_through_are_counted(tmp_path: Path) -> None:
+def test_directories_and_links_that_paths_lead_through_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers, "_MAX_CREATED", 1000)
+    monkeypatch.setattr(layers, "_MAX_FOLLOWED", 10_000)
     deep = read_layer(io.BytesIO(as_tar({f"{n}/" + "a/" * 90 + "b": b"" for n in range(30)})), tmp_path, Allowance())
-    tree = LayeredTree()
-    tree._made = Allowance(members=1000)
     with raises("fetch-layer-too-large"):
-        tree.add(deep)
-    links: Things = {"l": To("a/" * 500), **{f"l/{n}": b"" for n in range(30)}}
-    tree = LayeredTree()
-    tree._followed = Allowance(members=10_000)
+        LayeredTree().add(deep)
+    links: Things = {"l": To("a/" * 190), **{f"l/{n}/x": b"" for n in range(60)}}
     with raises("fetch-layer-too-large"):
-        tree.add(read_layer(io.BytesIO(as_tar(links)), tmp_path, Allowance()))
+        LayeredTree().add(read_layer(io.BytesIO(as_tar(links)), tmp_path, Allowance()))

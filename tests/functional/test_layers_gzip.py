@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imagegen.core.oci import GZIP_TYPE, ZSTD_TYPE, digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
@@ -24,6 +23,7 @@ from imagegen.image.layers.codec import LayerSink
 from imagegen.image.layers.gzip_layers import compress_with_gzip
 from imagegen.image.layers.image import description, read_description
 from imagegen.image.layers.tar import TarWriter
+from imagegen.oci.documents import GZIP_TYPE, ZSTD_TYPE, digest_of
 from tests.support.errors import raises
 from tests.support.layer_inputs import lock_of
 

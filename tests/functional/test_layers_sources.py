@@ -9,12 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from imagegen.core import registry
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
-from imagegen.core.oci import ImageConfig, LayerDescriptor, RemoteImage
 from imagegen.core.progress import Meter, Quiet
-from imagegen.core.store import Store, images
+from imagegen.core.store import Store, images, upkeep
 from imagegen.core.store.cache import Cache
 from imagegen.image.inventory import subjects as cell
 from imagegen.image.layers import Image, Layer, LayerOrigin, LayerStack, RemoteLayers, resolve_layers, scan
@@ -24,6 +22,8 @@ from imagegen.image.layers.plan import plan
 from imagegen.image.layers.scan import OwnershipErrors
 from imagegen.image.layers.sources import from_image, plan_base, previously_built_layers
 from imagegen.lock.model import Lock, LockedWheel
+from imagegen.oci import registry
+from imagegen.oci.documents import ImageConfig, LayerDescriptor, RemoteImage
 from tests.support.errors import raises
 from tests.support.layer_inputs import HostSandbox, assembling, lock_of, locked
 
@@ -83,7 +83,7 @@ def attested(lock: Lock, published: Image, store: Store, into: Store) -> RemoteL
 
 
 def wheels_of(store: Store) -> set[str]:
-    return {digest for digest in images.blobs(store) if store.path(digest).read_bytes()[:2] == b"PK"}
+    return {digest for digest in upkeep.blobs(store) if store.path(digest).read_bytes()[:2] == b"PK"}
 
 
 class Source:
@@ -264,8 +264,8 @@ def test_upkeep_and_exports_of_an_image_that_is_not_all_here(
     lock = lock_of(*wheels)
     built = build(lock, empty, settings, attested(lock, published, store, empty))
     images.keep(empty, lock.cell, built.digest, len(built.manifest))
-    assert images.check(empty, Quiet(), repair=False) == []
-    images.collect(empty, [], now=1e12)
+    assert upkeep.check(empty, Quiet(), repair=False) == []
+    upkeep.collect(empty, [], now=1e12)
     assert images.images(empty) == {lock.cell: built.digest}
     assert images.parts(empty, built.digest)[built.digest] == "manifest"
     with raises("store-blobs-missing") as caught:

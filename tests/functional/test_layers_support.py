@@ -17,12 +17,10 @@ from packaging.requirements import Requirement
 
 from imagegen import spec as matrix
 from imagegen.checks.preflight.model import image_from_json
-from imagegen.compat import facts_of_lock
 from imagegen.compat.evaluate import evaluate
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.data import shipped
-from imagegen.core.oci import LayerDescriptor
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image import dockerfile
@@ -31,7 +29,9 @@ from imagegen.image.layers import plan as support
 from imagegen.image.layers.image import image, labels
 from imagegen.image.layers.layer import Compiler
 from imagegen.image.layers.plan import plan
+from imagegen.lock.facts import facts_of_lock
 from imagegen.lock.model import Lock, LockedGit, LockedSdist
+from imagegen.oci.documents import LayerDescriptor
 from imagegen.spec.model import EnvVar
 from tests.support.layer_inputs import HostSandbox, assembling, lock_of, locked
 from tests.support.tiny_lock import CUDA, LOCK
@@ -181,12 +181,14 @@ def test_nvcc_from_wheels_lies_where_compilers_look_for_it() -> None:
 
 def test_a_commit_is_distinguished_from_the_release_of_its_version() -> None:
     """PyPI's mbridge 0.15.1 breaks on megatron-core 0.18; commit 641a5a0, which says 0.15.1 too, does not."""
-    (rule,) = (rule for rule in matrix.load([shipped("matrices")]).rules if rule.id == "mbridge-megatron-core")
+    loaded = matrix.load([shipped("matrices")])
+    (rule,) = (rule for rule in loaded.rules if rule.id == "mbridge-megatron-core")
+    cell = loaded.select_one("cpu-grpo")
     wheel = LOCK.wheels[0]
     core = replace(wheel, name="megatron-core", version="0.18.0")
     release = replace(wheel, name="mbridge", version="0.15.1", sdist=None)
     commit = LockedGit("641a5a0", "https://github.com/ISEEKYAN/mbridge", "6" * 40, "c" * 40)
     built = replace(release, sdist=LockedSdist(wheel.file, (), git=commit))
     for mbridge, answer in ((release, "incompatible"), (built, "compatible")):
-        facts = facts_of_lock(replace(LOCK, wheels=(core, mbridge)), "2.39")
+        facts = facts_of_lock(replace(LOCK, wheels=(core, mbridge)), cell)
         assert evaluate([rule], facts).answer == answer

@@ -15,7 +15,7 @@ from imagegen.audit.model import CodeTarget
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.progress import Quiet
-from imagegen.core.store import Store, images
+from imagegen.core.store import Store, upkeep
 from imagegen.core.zip_archive import ZipArchive, ZipEntry
 from imagegen.image.inventory.subjects import blobs
 from imagegen.image.layers import layer, scan
@@ -131,11 +131,11 @@ def test_facts_are_kept_as_long_as_a_lock_names_the_wheel(store: Store, tmp_path
     assert blob
     digest = blob.digest
     assert blobs(lock, store) == {digest: "the scan of one-1.0-py3-none-any.whl"}
-    assert digest in images.blobs(store)
-    later = 2 * images.YOUNG + store.path(digest).stat().st_mtime
-    images.collect(store, [str(digest)], later)
+    assert digest in upkeep.blobs(store)
+    later = 2 * upkeep.YOUNG + store.path(digest).stat().st_mtime
+    upkeep.collect(store, [str(digest)], later)
     assert scan.recorded_scan(store, wheel, "3.11")
-    images.collect(store, [], 2 * images.YOUNG + later)
+    upkeep.collect(store, [], 2 * upkeep.YOUNG + later)
     assert scan.recorded_scan(store, wheel, "3.11") is None
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from imagegen.compat.rule import Rule
 from imagegen.core import data
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import BuildError, FetchError, Location, LockError
-from imagegen.core.oci import ImageConfig, RemoteImage
 from imagegen.core.progress import Quiet
 from imagegen.core.types import Gpu, Submodule
 from imagegen.lock import contradictions, dumps, fetch_sources, stale
@@ -23,8 +23,9 @@ from imagegen.lock.file import loads
 from imagegen.lock.make.candidates import uncatalogued, wheel_of
 from imagegen.lock.model import LockedBase, LockedDeb, LockedGit
 from imagegen.lock.recipes import Compiled, against, choose_release, environment, require_tools
+from imagegen.oci.documents import ImageConfig, RemoteImage
 from imagegen.spec.foundation import InterpreterFile
-from imagegen.spec.model import Component, EnvVar, Requirement, Rule
+from imagegen.spec.model import Component, EnvVar, Requirement
 from imagegen.spec.recipe import Architectures, Commit, LocalSource, Patch, Recipe, SdistFile
 from imagegen.wheels.catalogue import Catalogue, CatalogueRelease, KnownFile
 from imagegen.wheels.offers import Candidate, Offer, WheelSource

@@ -18,17 +18,18 @@ from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, LockError
 from imagegen.core.net import MissingFiles
 from imagegen.core.progress import Quiet
-from imagegen.core.registry.layout import place
 from imagegen.core.store import Store
 from imagegen.image import base, inputs
 from imagegen.image.inputs import libpython_link, sdist_builder
 from imagegen.image.layers.plan import layer_key, plan
 from imagegen.image.layers.sources import plan_base
-from imagegen.lock import foundation
+from imagegen.lock import foundation, sources
 from imagegen.lock.file import loads
 from imagegen.lock.foundation import InterpreterArchive, LockedInterpreter, own_python, resolve_interpreter
 from imagegen.lock.model import Foundation, Lock, LockedDeb
+from imagegen.lock.sources import fetch_interpreter
 from imagegen.mirror import listing as mirror_listing
+from imagegen.oci.registry.mirror import place
 from imagegen.spec.foundation import Interpreter, InterpreterFile
 from tests.support import lock_samples
 from tests.support.interpreter_archives import SOUND, archive
@@ -91,7 +92,14 @@ def test_a_lock_repeats_the_matrix() -> None:
     assert resolve_interpreter(own, "linux/amd64", [deb]).version == "3.11.2"
 
 
-def sources(tmp_path: Path, data: bytes) -> Mapping[str, dict[str, str]]:
+def lacks_archive(locked: LockedInterpreter, store: Store) -> bool:
+    """Return whether an error about other missing files names the interpreter's archive too."""
+    lock = replace(OF_312, interpreter=locked, wheels=())
+    missing = inputs.complete(MissingFiles([], store.root), lock, store)
+    return bool(locked.file) and locked.file.sha256 in {file.sha256 for file in missing.files}
+
+
+def variables(tmp_path: Path, data: bytes) -> Mapping[str, dict[str, str]]:
     links, mirrored = tmp_path / "links", tmp_path / "mirror/20260814"
     links.mkdir()
     mirrored.mkdir(parents=True)
@@ -109,23 +117,23 @@ def test_the_archive_comes_from_any_source_that_has_it(
 ) -> None:
     data, locked = made
     assert locked.file
-    store, env = Store(tmp_path / "store"), sources(tmp_path, data)[source]
-    assert foundation.missing(locked, store)
-    foundation.fetch(locked, Context(store, settings_of(tmp_path, **env), Quiet()))
+    store, env = Store(tmp_path / "store"), variables(tmp_path, data)[source]
+    assert lacks_archive(locked, store)
+    fetch_interpreter(locked, Context(store, settings_of(tmp_path, **env), Quiet()))
     assert store.read(locked.file.digest) == data
-    assert foundation.missing(locked, store) is None
-    foundation.fetch(locked, Context(store, settings_of(tmp_path), Quiet()))  # it is there, and nothing is asked
+    assert not lacks_archive(locked, store)
+    fetch_interpreter(locked, Context(store, settings_of(tmp_path), Quiet()))  # it is there, and nothing is asked
 
 
 @pytest.mark.parametrize("source", ["find-links", "uv's mirror"])
 def test_other_bytes_are_refused(
     tmp_path: Path, made: tuple[bytes, LockedInterpreter], source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(net, "Client", partial(net.Client, backoff=0.01))
+    monkeypatch.setattr(sources, "Client", partial(net.Client, backoff=0.01))
     data, locked = made
-    env = sources(tmp_path, data[:-1] + b"!")[source]
+    env = variables(tmp_path, data[:-1] + b"!")[source]
     with pytest.raises(MissingFiles) as raised:
-        foundation.fetch(locked, Context(Store(tmp_path / "store"), settings_of(tmp_path, **env), Quiet()))
+        fetch_interpreter(locked, Context(Store(tmp_path / "store"), settings_of(tmp_path, **env), Quiet()))
     (file,) = raised.value.files
     assert locked.file and (file.filename, file.sha256) == (locked.file.filename, locked.file.sha256)
     assert locked.file.url in file.fix
@@ -142,13 +150,13 @@ def test_a_mirror_of_ones_own_has_it(tmp_path: Path, made: tuple[bytes, LockedIn
     only = replace(listing, files=tuple(each for each in listing.files if each[0] == locked.file.filename))
     mirror.fill(place(str(tmp_path / "own"), "--to"), [only], Context(store, settings_of(tmp_path), Quiet()))
     other = Store(tmp_path / "other")
-    foundation.fetch(locked, Context(other, settings_of(tmp_path, IMAGEGEN_MIRROR=str(tmp_path / "own")), Quiet()))
+    fetch_interpreter(locked, Context(other, settings_of(tmp_path, IMAGEGEN_MIRROR=str(tmp_path / "own")), Quiet()))
     assert other.read(locked.file.digest) == data
 
 
 def test_a_base_brings_its_own_and_nothing_is_missing(tmp_path: Path) -> None:
-    assert foundation.missing(LOCKED, Store(tmp_path / "store")) is None
-    foundation.fetch(LOCKED, Context(Store(tmp_path / "store"), settings_of(tmp_path), Quiet()))
+    assert not lacks_archive(LOCKED, Store(tmp_path / "store"))
+    fetch_interpreter(LOCKED, Context(Store(tmp_path / "store"), settings_of(tmp_path), Quiet()))
 
 
 def a_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from imagegen.compat.rule import Override, Rule
 from imagegen.core.errors import FetchError, Location, LockError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
@@ -19,7 +20,7 @@ from imagegen.lock.file import LockErrors, loads
 from imagegen.lock.make.candidates import uncatalogued
 from imagegen.lock.model import URL, Lock, LockedFile, LockedGpus, LockedSdist
 from imagegen.lock.sdist import SdistBuilder, build
-from imagegen.spec.model import Component, Override, Rule, Sdist, WheelAddress
+from imagegen.spec.model import Component, Sdist, WheelAddress
 from imagegen.wheels.catalogue import Catalogue
 from tests.support.errors import raises
 from tests.support.http_server import Behaviour, Server, raw, status

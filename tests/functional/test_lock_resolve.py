@@ -17,11 +17,11 @@ from packaging.tags import Tag
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, LockError
+from imagegen.core.wheel_target import WheelTarget
 from imagegen.lock import uv_interpreter
+from imagegen.lock.find_links import find_local_wheel
 from imagegen.lock.uv_resolve import OMITTED, ResolveRequest, Site, resolve
-from imagegen.spec.foundation import Base
 from imagegen.spec.model import Component, Sdist
-from imagegen.spec.wheel_target import WheelTarget, find_local_wheel
 from tests.support.errors import raises
 from tests.support.http_server import Behaviour, Server, drip, raw, status
 from tests.support.upload_index import NEW, TARGET, PackageIndex
@@ -260,12 +260,11 @@ def test_uv_reads_nothing_of_the_users(index: PackageIndex, settings: Settings, 
 
 
 def test_target_of_a_base() -> None:
-    base = Base("debian12", "debian", "bookworm", None, "debian12", "2.36", {}, "")
-    assert WheelTarget.of("linux/amd64", base, "3.11.2") == TARGET
-    assert WheelTarget.of("linux/arm64", base, "3.11") == WheelTarget("3.11", "aarch64", 36)
-    assert WheelTarget.of("linux/amd64", replace(base, glibc="2.41"), "3.11.2").uv_platform == "x86_64-manylinux_2_40"
+    assert WheelTarget.of("linux/amd64", "2.36", "3.11.2") == TARGET
+    assert WheelTarget.of("linux/arm64", "2.36", "3.11") == WheelTarget("3.11", "aarch64", 36)
+    assert WheelTarget.of("linux/amd64", "2.41", "3.11.2").uv_platform == "x86_64-manylinux_2_40"
     with raises("lock-glibc-unsupported"):
-        WheelTarget.of("linux/riscv64", base, "3.11")
+        WheelTarget.of("linux/riscv64", "2.36", "3.11")
 
 
 @pytest.mark.parametrize(

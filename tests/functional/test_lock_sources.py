@@ -305,6 +305,18 @@ def test_the_label_tells_sdists_that_are_there_from_files_to_fetch(
     assert labels == [label]
 
 
+def test_sources_of_wheels_are_fetched_without_making_wheels_if_a_mirror_needs_them(
+    host: Host, store: Store, tmp_path: Path
+) -> None:
+    source, requirement = wheel("source"), wheel("backend")
+    for offered in (source, requirement):
+        host.offer(offered, content(offered.name), below="files")
+    made = replace(wheel("a"), name="source", sdist=LockedSdist(source.file, (requirement,)))
+    fetch(lock_of(made), Context(store, settings_of(tmp_path, f"{host.url}/simple"), Quiet()), make=False)
+    present = [store.has(file.digest) for file in (source.file, requirement.file, made.file)]
+    assert present == [True, True, False]
+
+
 def test_a_consumer_that_stops_ends_the_downloads(host: Host, store: Store, tmp_path: Path) -> None:
     wheels = [wheel(f"w{number:03}") for number in range(100)]
     for each in wheels:

@@ -17,13 +17,13 @@ from imagegen.core.context import Context
 from imagegen.core.errors import FetchError, PackagesGoneError
 from imagegen.core.net import Client, MissingFiles
 from imagegen.core.progress import Quiet
-from imagegen.core.registry.layout import Mirror, place
 from imagegen.core.store import Store
 from imagegen.image import inputs
 from imagegen.image.base import fetch
 from imagegen.lock.model import URL, CopiedFile, Lock, LockedCopy, LockedFile, LockedWheel
 from imagegen.lock.sources import Finder, RequiredFile
 from imagegen.mirror import listing as mirror_listing
+from imagegen.oci.registry.mirror import Mirror, place
 from tests.support.debian_archive import deb
 from tests.support.errors import raises
 from tests.support.registry_server_writes import Writable

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.cli.commands import cli
+from imagegen.compat import models as model_types
+from imagegen.compat.metadata import PackageReleases, ReleaseMetadata
 from imagegen.compat.model_types import model_type_rules, split_model_types
+from imagegen.compat.models import Models
 from imagegen.core.config import Settings
 from imagegen.core.data import shipped
 from imagegen.core.errors import FetchError, MatrixError, UsageError
 from imagegen.core.progress import Quiet
-from imagegen.spec import model_types
-from imagegen.spec.metadata import PackageReleases, ReleaseMetadata
-from imagegen.spec.model_types import Models
 from tests.support.package_index import Index, Offer
 from tools.harvest import model_types as harvested
 

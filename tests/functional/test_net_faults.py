@@ -21,9 +21,9 @@ import pytest
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client, DeniedError, NotFoundError, UnavailableError, UnreachableError
-from imagegen.core.net.address import DamagedBody, read_page
-from imagegen.core.net.answer import distrust
-from imagegen.core.net.client import Sender
+from imagegen.core.net.page import DamagedBody, read_page
+from imagegen.core.net.reason import distrust
+from imagegen.core.net.sender import Sender
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from tests.support.errors import raises

@@ -14,8 +14,8 @@ import pytest
 
 from imagegen.core.config import Settings
 from imagegen.core.net import Client
-from imagegen.core.net.client import Sender, small
 from imagegen.core.net.request import CHUNK, Body
+from imagegen.core.net.sender import Sender, small
 from tests.support.errors import raises
 from tests.support.http_server import Loopback
 from tests.support.tls_proxy import Authority, SecureLoopback

@@ -26,10 +26,10 @@ from imagegen.app.publisher import Publisher, PublishOptions, parse_destination
 from imagegen.cli import build_command, publish_command
 from imagegen.cli.app import App
 from imagegen.core.errors import TrustError, UsageError
-from imagegen.core.oci import MANIFEST_TYPE, Descriptor, digest_of, write_image_index
-from imagegen.core.registry.push import BlobTotals, PushTotals
 from imagegen.image.layers import recorded_image
 from imagegen.lock import read
+from imagegen.oci.documents import MANIFEST_TYPE, Descriptor, digest_of, write_image_index
+from imagegen.oci.registry.push import BlobTotals, PushTotals
 from imagegen.spec import Matrix
 from imagegen.spec.model import Cell, Declarations
 from imagegen.trust.project import FILE

@@ -10,11 +10,11 @@ import pytest
 from imagegen.core.config import Settings
 from imagegen.core.errors import PublishError
 from imagegen.core.net import Client
-from imagegen.core.oci import MANIFEST_TYPE
 from imagegen.core.progress import Quiet
-from imagegen.core.registry import PushTarget, Repository, parse
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
+from imagegen.oci.documents import MANIFEST_TYPE
+from imagegen.oci.registry import PushTarget, Repository, parse
 from imagegen.publish import tag_moves
 from imagegen.publish.repository import RemoteRepository, TaggedManifest
 from tests.support.environment import environment

@@ -14,9 +14,9 @@ import pytest
 from imagegen.app.comparison import verify_image
 from imagegen.compare import references
 from imagegen.core.net import Client
-from imagegen.core.oci import digest_of
 from imagegen.core.progress import Quiet
-from imagegen.core.store import images
+from imagegen.core.store.upkeep import check
+from imagegen.oci.documents import digest_of
 from imagegen.trust.project import load
 from tests.support.forked_kills import run_in_child
 from tests.support.publish_engines import Engines
@@ -62,7 +62,7 @@ def test_a_publish_survives_its_killing(
         assert ended in (-signal.SIGKILL, 0)
         died[done[-1].partition(" ")[2].partition(" ")[0]] += 1
         assert set(tags(team).values()) <= {first.digest, reference.digest}, done[-1]
-        assert images.check(machine.store, Quiet(), repair=False) == []
+        assert check(machine.store, Quiet(), repair=False) == []
         assert machine.publish(lock).digest == reference.digest, done[-1]
         assert {tags(team)[tag] for tag in first.moved_tags} == {reference.digest}, done[-1]
         with Client(machine.session.project.settings) as client:

@@ -22,11 +22,11 @@ from imagegen.app.publisher import Publisher, PublishOptions
 from imagegen.compare import references
 from imagegen.core.errors import LockError, PublishError
 from imagegen.core.net import Client
-from imagegen.core.oci import digest_of
 from imagegen.core.progress import Quiet
 from imagegen.image.inventory import subjects as cell
 from imagegen.image.layers import plan, scan
 from imagegen.lock.model import Lock
+from imagegen.oci.documents import digest_of
 from imagegen.spec.model import Cell
 from imagegen.trust.project import FILE, load
 from tests.support.environment_samples import combined

@@ -11,10 +11,10 @@ import pytest
 from imagegen.core.config import Settings
 from imagegen.core.errors import PublishError
 from imagegen.core.net import Client
-from imagegen.core.oci import Descriptor, digest_of
-from imagegen.core.registry import PushTarget, parse
-from imagegen.core.registry.reference import engine_name
 from imagegen.engine import load as pulling
+from imagegen.oci.documents import Descriptor, digest_of
+from imagegen.oci.registry import PushTarget, parse
+from imagegen.oci.registry.reference import engine_name
 from tests.support.environment import environment
 from tests.support.errors import raises
 from tests.support.registry_server import LAYER

@@ -13,10 +13,10 @@ import pytest
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client
-from imagegen.core.oci import Platform, RemoteImage
-from imagegen.core.registry import Repository, parse, resolve
-from imagegen.core.registry.session import credentials_for, parse_challenges
 from imagegen.core.store import Store
+from imagegen.oci.documents import Platform, RemoteImage
+from imagegen.oci.registry import Repository, parse, resolve
+from imagegen.oci.registry.credentials import credentials_for, parse_challenges
 from tests.support.errors import raises
 from tests.support.meter import Meter
 from tests.support.registry_server import CONFIG, INDEX, LAYER, MANIFEST, StandIn, basic, digest_of, send

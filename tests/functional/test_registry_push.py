@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from imagegen.core.config import Settings
 from imagegen.core.errors import PublishError, StoreError
 from imagegen.core.net import Client
-from imagegen.core.net.client import Reply, Sender
-from imagegen.core.oci import Descriptor, digest_of
-from imagegen.core.registry import BlobTotals, PushTarget, PushTotals, Repository, parse, upload
+from imagegen.core.net.sender import Reply, Sender
 from imagegen.core.store import Store
+from imagegen.oci.documents import Descriptor, digest_of
+from imagegen.oci.registry import BlobTotals, PushTarget, PushTotals, Repository, parse, upload
 from tests.support.errors import raises
 from tests.support.http_server import DATA
 from tests.support.meter import Meter

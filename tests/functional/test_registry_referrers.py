@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client
-from imagegen.core.oci import Descriptor, digest_of
-from imagegen.core.registry import Content, PushTarget, Referrer, Repository, parse, session, upload
-from imagegen.core.registry.pull import extended, fallback_tag, listed, referring
-from imagegen.core.registry.session import next_page
+from imagegen.oci.documents import Descriptor, digest_of
+from imagegen.oci.registry import Content, PushTarget, Referrer, Repository, paging, parse, upload
+from imagegen.oci.registry.paging import next_page
+from imagegen.oci.registry.referrers import extended, fallback_tag, listed, referring
 from tests.support.errors import raises
 from tests.support.http_server import DATA
 from tests.support.registry_server import INDEX, MANIFEST, send
@@ -257,7 +257,7 @@ def test_a_list_that_goes_on_elsewhere_or_for_ever(registry: Writable) -> None:
 )
 @pytest.mark.parametrize("what", ["tags", "referrers"])
 def test_a_list_of_gigabytes_ends(what: str, registry: Writable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_MAX_BYTES", 20_000, raising=False)
+    monkeypatch.setattr(paging, "_MAX_BYTES", 20_000, raising=False)
     registry.referrers = True
     requested = 0
 

@@ -21,7 +21,7 @@ from imagegen.app.nightly import changes
 from imagegen.app.nightly.changes import ChangelogSection
 from imagegen.app.nightly.propose import RejectedUpdate
 from imagegen.compare.difference import ComparisonFacts
-from imagegen.core.git import local
+from imagegen.core.git import log
 from imagegen.lock.model import Lock
 from tests.support.errors import raises
 from tests.support.tiny_lock import LOCK
@@ -122,10 +122,10 @@ def path(root: Path) -> Path:
 
 def history(root: Path, now: Lock, *sections: ChangelogSection) -> History:
     folder = root / "locks"
-    commits = local.commits(folder, path(root).name, 100, os.environ)
+    commits = log.commits(folder, path(root).name, 100, os.environ)
     versions = lock_history.read_versions(path(root), now, commits, os.environ)
     verdicts = [LockVerdict("no known conflict") if each.lock else None for each in versions]
-    cut = local.shallow(folder, os.environ)
+    cut = log.shallow(folder, os.environ)
     return lock_history.history_of(versions, verdicts, sections, ComparisonFacts(), cut=cut)
 
 

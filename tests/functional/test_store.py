@@ -23,10 +23,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import StoreError
-from imagegen.core.oci import digest_of
 from imagegen.core.progress import Quiet
-from imagegen.core.store import Store, disk, images
+from imagegen.core.store import Store, disk, images, upkeep
 from imagegen.core.store.cache import Cache, digest_of_results
+from imagegen.oci.documents import digest_of
 from tests.support.errors import raises
 from tests.support.store_images import put_image
 
@@ -58,7 +58,7 @@ def test_a_blob_with_another_digest_is_not_kept(store: Store) -> None:
         writer.write(b"data")
         with raises("store-digest-mismatch"):
             writer.commit(digest_of(b"other"))
-    assert list(images.blobs(store)) == []
+    assert list(upkeep.blobs(store)) == []
 
 
 @pytest.fixture(scope="module")
@@ -191,16 +191,16 @@ def test_what_a_build_has_just_decided_to_use_is_not_collected(store: Store, mon
             build.join(0.3)
         return unused
 
-    real = images._unused
-    monkeypatch.setattr(images, "_unused", beside)
-    images.collect(store, ())
+    real = upkeep._unused
+    monkeypatch.setattr(upkeep, "_unused", beside)
+    upkeep.collect(store, ())
     while not found:
         time.sleep(0.01)
     assert found == [store.path(digest).exists()]
     digest = store.write(b"wheel")
     age(store)
     assert store.has(digest)
-    images.collect(store, ())
+    upkeep.collect(store, ())
     assert store.has(digest)
 
 
@@ -233,7 +233,7 @@ with store.writer() as writer, store.temporary_directory("rootfs") as room:
         assert store.has(writer.commit())
     assert [path.name for path in (store.root / "tmp").iterdir()] == ["part-0"]
     age(store)
-    images.collect(store, ())
+    upkeep.collect(store, ())
     assert not list((store.root / "tmp").iterdir())
 
 
@@ -245,7 +245,7 @@ def test_a_tree_loses_its_name_before_it_is_removed(store: Store, monkeypatch: p
     named: list[bool] = []
     real = shutil.rmtree
     monkeypatch.setattr(shutil, "rmtree", lambda path, **kw: (named.append(tree.exists()), real(path, **kw)))
-    images.collect(store, ())
+    upkeep.collect(store, ())
     assert named == [False]
     assert not list((store.root / "tmp").iterdir())
 
@@ -256,8 +256,8 @@ def test_gc_keeps_named_images_wanted_blobs_and_what_is_young(store: Store) -> N
     wheel, old = store.write(b"wheel"), store.write(b"old")
     age(store)
     young = store.write(b"young")
-    images.collect(store, {*images.images(store).values(), wheel})
-    left = set(images.blobs(store))
+    upkeep.collect(store, {*images.images(store).values(), wheel})
+    left = set(upkeep.blobs(store))
     assert left == {*images.parts(store, kept), wheel, young} - {digest_of(b"unpacked")}
     assert old not in left
 
@@ -278,7 +278,7 @@ def test_an_export_is_a_complete_layout_and_never_overwrites(store: Store, tmp_p
     images.export(store, digest, target, "imagegen/x:y")
     index = json.loads((target / "index.json").read_text())
     assert index["manifests"][0]["digest"] == digest
-    assert {f"sha256:{path.name}" for path in (target / "blobs/sha256").iterdir()} == set(images.blobs(store))
+    assert {f"sha256:{path.name}" for path in (target / "blobs/sha256").iterdir()} == set(upkeep.blobs(store))
     with raises("store-output-not-empty"):
         images.export(store, digest, target, "imagegen/x:y")
     with raises("store-output-is-file"):
@@ -321,8 +321,8 @@ def test_upkeep_goes_on_beside_builds(store: Store, monkeypatch: pytest.MonkeyPa
     gone = store.root / "tmp" / "blob-gone"
     monkeypatch.setattr(Path, "iterdir", lambda path: [*listed(path), gone])
     monkeypatch.setattr(os, "walk", lambda top: [*walked(top), (str(gone.parent), [], [gone.name])])
-    assert images.sizes(store).total > 0
-    assert images.collect(store, ()) > 0
+    assert upkeep.sizes(store).total > 0
+    assert upkeep.collect(store, ()) > 0
     assert not store.has(old)
 
 
@@ -330,8 +330,8 @@ def test_what_is_no_blob_is_left_alone(store: Store) -> None:
     foreign = store.root / "blobs/sha256/.nfs0001"
     foreign.write_bytes(b"")
     age(store)
-    assert images.check(store, Quiet(), repair=True) == []
-    images.collect(store, ())
+    assert upkeep.check(store, Quiet(), repair=True) == []
+    upkeep.collect(store, ())
     assert foreign.exists()
 
 
@@ -446,7 +446,7 @@ def test_what_is_no_file_is_damage(make: Callable[[Path], None], tmp_path: Path)
     os.mkfifo(tmp_path / "tmp" / "blob-left")
     Store(tmp_path)  # sweeps
     assert not (tmp_path / "tmp" / "blob-left").exists()
-    assert images.check(store, Quiet(), repair=False) == [digest]
+    assert upkeep.check(store, Quiet(), repair=False) == [digest]
 
 
 def test_each_record_gives_another_digest_of_results(store: Store) -> None:

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from imagegen.core.errors import StoreError
-from imagegen.core.net.answer import partial
-from imagegen.core.oci import digest_of
+from imagegen.core.net.partial import partial
 from imagegen.core.store import Store, disk, images
 from imagegen.core.store.cache import BlobCache
+from imagegen.core.store.upkeep import collect
+from imagegen.oci.documents import digest_of
 from tests.support.store_images import put_image
 
 ERRORS = ("EIO", "ESTALE", "ENOSYS", "ENOLCK", "EXDEV", "EBUSY", "EMFILE", "EOPNOTSUPP", "EREMOTEIO", "ETXTBSY")
@@ -53,7 +54,7 @@ def use(root: Path, output: Path) -> None:
         download.append(part)
         download.commit(store)
     images.export(store, digest, output, "imagegen/x:y")
-    images.collect(store, ())
+    collect(store, ())
 
 
 @contextmanager

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen import __version__
-from imagegen.core.oci import digest_of
 from imagegen.core.types import Submodule
 from imagegen.lock.model import Lock, LockedGit, LockedPatch
+from imagegen.oci.documents import digest_of
 from imagegen.trust import source_commit
 from imagegen.trust.provenance import Builder, find_builder, provenance
 from imagegen.trust.source_commit import SourceCommit

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.core.oci import INDEX_TYPE, MANIFEST_TYPE, Descriptor, digest_of, write_image_index
 from imagegen.lock import inputs_hash
+from imagegen.oci.documents import INDEX_TYPE, MANIFEST_TYPE, Descriptor, digest_of, write_image_index
 from imagegen.publish.tags import contradiction, index_inputs
 from tests.support.command_line import Run
 from tests.support.matrix_samples import shipped_matrix

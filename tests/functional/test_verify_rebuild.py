@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from imagegen.compare import rebuild
-from imagegen.core.oci import INDEX_TYPE, MANIFEST_TYPE, Descriptor, digest_of, write_image_index
 from imagegen.image import layers
 from imagegen.lock import dumps, inputs_hash
 from imagegen.lock.model import Lock
+from imagegen.oci.documents import INDEX_TYPE, MANIFEST_TYPE, Descriptor, digest_of, write_image_index
 from imagegen.trust.documents import LAYERS, LOCK, SIGNATURE
 from tests.support.command_line import Run
 from tests.support.published_image import Published, lock_document, made

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client
-from imagegen.core.oci import digest_of
 from imagegen.core.progress import Quiet
-from imagegen.core.registry import parse
 from imagegen.core.store import Store
 from imagegen.lock.builds import BuiltWheel
+from imagegen.oci.documents import digest_of
+from imagegen.oci.registry import parse
 from imagegen.wheels import wheelhouse
 from imagegen.wheels.wheelhouse import RemoteWheelhouse
 from tests.support.built_wheels import DATA, KEY, LOG, built

@@ -20,10 +20,10 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, WheelError
 from imagegen.core.net import Client, UnreachableError
 from imagegen.core.progress import Quiet
-from imagegen.core.registry import parse
 from imagegen.core.store import Store
 from imagegen.lock.builds import BuiltWheel
 from imagegen.lock.make import candidates
+from imagegen.oci.registry import parse
 from imagegen.wheels.catalogue import Catalogue
 from imagegen.wheels.find import Candidate, Offer, WheelListing, WheelSources, find
 from imagegen.wheels.offers import WheelSource

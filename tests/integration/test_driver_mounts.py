@@ -14,12 +14,12 @@ import pytest
 
 from imagegen import spec as matrix
 from imagegen.app.build import BuildOptions, build_image
+from imagegen.compat.models import Models
 from imagegen.core.config import Settings
 from imagegen.engine import Engine
 from imagegen.lock.model import Lock
 from imagegen.run import doctor
 from imagegen.spec.model import Cell, Declarations
-from imagegen.spec.model_types import Models
 from tests.support.container_shell import Shell
 from tests.support.machines import Debian, committed
 from tests.support.matrix_samples import SHIPPED

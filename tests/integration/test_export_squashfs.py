@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.core.oci import read_manifest
 from imagegen.core.store import Store
 from imagegen.export import read_tree
 from imagegen.image.layers import Image, Layer
+from imagegen.oci.documents import read_manifest
 from tests.support.small_cell import Machine, Site
 
 pytestmark = pytest.mark.integration

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from imagegen.compat.metadata import load
 from imagegen.core.config import Settings
 from imagegen.core.data import shipped
-from imagegen.spec.metadata import load
 from tools.harvest.metadata import harvest
 
 pytestmark = pytest.mark.integration

@@ -15,8 +15,8 @@ import pytest
 
 from imagegen.core.config import Settings
 from imagegen.core.net import Client
-from imagegen.core.oci import Descriptor
-from imagegen.core.registry import PushTarget, Repository, parse
+from imagegen.oci.documents import Descriptor
+from imagegen.oci.registry import PushTarget, Repository, parse
 from imagegen.trust import attach
 from imagegen.trust.documents import SBOM, Document
 from imagegen.trust.keyless import keyless

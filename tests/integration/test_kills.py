@@ -21,7 +21,8 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.progress import Quiet
-from imagegen.core.store import Store, images
+from imagegen.core.store import Store
+from imagegen.core.store.upkeep import check
 from tests.support.small_cell import Machine, Site, spread
 
 pytestmark = pytest.mark.integration
@@ -67,7 +68,7 @@ def undisturbed(machine: Machine, before: set[int]) -> None:
     assert str(machine.root) not in Path("/proc/mounts").read_text()
     first = machine.root / "first"
     assert not first.exists() or json.loads((first / "index.json").read_text())["manifests"]
-    assert images.check(Store(machine.store), Quiet(), repair=False) == []
+    assert check(Store(machine.store), Quiet(), repair=False) == []
     leftovers = [path.name for path in (machine.store / "tmp").iterdir()]
     assert all(name.startswith("part-") for name in leftovers), "the store sweeps when it is opened"
 

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import pytest
 
-from imagegen.core import registry
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.progress import Meter, Quiet
@@ -21,6 +20,7 @@ from imagegen.image.layers.gzip_layers import compress_with_gzip
 from imagegen.image.layers.image import description, read_description
 from imagegen.image.layers.plan import plan
 from imagegen.lock import read
+from imagegen.oci import registry
 from tests.support.small_cell import CELL, Site
 
 pytestmark = pytest.mark.integration

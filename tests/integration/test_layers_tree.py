@@ -15,11 +15,11 @@ import pytest
 import uv
 import zstandard
 
-from imagegen.core.oci import digest_of
 from imagegen.core.store import Store
 from imagegen.image.layers.layer import Compiler, wheels_layer
 from imagegen.image.layers.plan import LayerPlan
 from imagegen.lock.model import Lock, LockedBase, LockedFile, LockedInterpreter, LockedWheel
+from imagegen.oci.documents import digest_of
 
 pytestmark = pytest.mark.integration
 

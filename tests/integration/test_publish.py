@@ -22,14 +22,15 @@ from imagegen import spec as matrix
 from imagegen.core.data import shipped
 from imagegen.core.errors import EngineError, PublishError
 from imagegen.core.net import Client
-from imagegen.core.oci import INDEX_TYPE, MANIFEST_TYPE, Descriptor, Platform, read_manifest, write_image_index
 from imagegen.core.progress import Quiet
-from imagegen.core.registry import PushTarget, Repository, parse
-from imagegen.core.registry.reference import endpoint, engine_name
-from imagegen.core.registry.session import credentials_for
-from imagegen.core.store import Store, images
+from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
+from imagegen.core.store.upkeep import check
 from imagegen.engine import Engine
+from imagegen.oci.documents import INDEX_TYPE, MANIFEST_TYPE, Descriptor, Platform, read_manifest, write_image_index
+from imagegen.oci.registry import PushTarget, Repository, parse
+from imagegen.oci.registry.credentials import credentials_for
+from imagegen.oci.registry.reference import endpoint, engine_name
 from imagegen.publish.tag_moves import TagMove
 from imagegen.run.smoke import CheckResult, SmokeReport
 from imagegen.run.smoke_reports import SmokeRequirement, passed_report, save_passed_report
@@ -204,7 +205,7 @@ def test_builds_publishes_and_a_collector_at_once(
         tags = publishing.tags()
         assert set(MOVING) < set(tags)
         assert set(tags.values()) == {site.reference}
-    assert images.check(Store(machine.store), Quiet(), repair=False) == []
+    assert check(Store(machine.store), Quiet(), repair=False) == []
 
 
 def bumped(site: Site, root: Path) -> Site:

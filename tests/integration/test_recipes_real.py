@@ -15,8 +15,8 @@ from packaging.utils import canonicalize_name
 
 from imagegen.core.config import Settings
 from imagegen.core.net import Client, package_index
+from imagegen.core.wheel_target import WheelTarget
 from imagegen.spec.recipe import Recipe, SdistFile
-from imagegen.spec.wheel_target import WheelTarget
 from tests.support.matrix_samples import shipped_matrix_and_recipes
 
 pytestmark = pytest.mark.integration

@@ -15,11 +15,11 @@ import pytest
 
 from imagegen.core.errors import PublishError
 from imagegen.core.net import Client
-from imagegen.core.oci import Descriptor, Platform, digest_of
 from imagegen.core.progress import Quiet
-from imagegen.core.registry import PushTarget, Repository, parse, resolve, upload
 from imagegen.core.store import Store
 from imagegen.lock.builds import BuiltWheel
+from imagegen.oci.documents import Descriptor, Platform, digest_of
+from imagegen.oci.registry import PushTarget, Repository, parse, resolve, upload
 from imagegen.wheels import wheelhouse
 from imagegen.wheels.wheelhouse import RemoteWheelhouse
 from tests.support.docker_registry import Hub, login, serving

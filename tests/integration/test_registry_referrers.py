@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.net import Client
-from imagegen.core.oci import Descriptor
-from imagegen.core.registry import Content, PushTarget, Repository, parse
-from imagegen.core.registry.pull import fallback_tag
+from imagegen.oci.documents import Descriptor
+from imagegen.oci.registry import Content, PushTarget, Repository, parse
+from imagegen.oci.registry.referrers import fallback_tag
 from tests.support.docker_registry import Hub, login, serving
 from tests.support.registry_server import MANIFEST, digest_of
 

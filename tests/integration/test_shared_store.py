@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.progress import Quiet
-from imagegen.core.store import Store, images
+from imagegen.core.store import Store
+from imagegen.core.store.upkeep import check, collect
 from tests.support.machines import Debian
 from tests.support.small_cell import Site, forget, spread
 from tests.support.store_collector import age, base_of, collecting
@@ -49,7 +50,7 @@ def test_a_collector_at_any_point_of_a_build(
         # Stopped between finding a file and marking it, the build holds the gate: then it has to go on first.
         goes_on = threading.Timer(2, process.send_signal, (signal.SIGCONT,))
         goes_on.start()
-        images.collect(Store(machine.store), base_of(debian))
+        collect(Store(machine.store), base_of(debian))
         goes_on.cancel()
         process.send_signal(signal.SIGCONT)
         out, err = process.communicate()
@@ -77,4 +78,4 @@ def test_two_builds_and_a_collector(site: Site, debian: Debian, tmp_path: Path, 
             assert code == 0, err
             assert out.split()[-1] == site.reference
             shutil.rmtree(tmp_path / "machine" / f"image-{turn}-0", ignore_errors=True)
-    assert images.check(Store(machine.store), Quiet(), repair=False) == []
+    assert check(Store(machine.store), Quiet(), repair=False) == []

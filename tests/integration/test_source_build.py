@@ -19,7 +19,6 @@ import pytest
 from imagegen import lock
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
-from imagegen.core.oci import ImageConfig, LayerDescriptor, RemoteImage
 from imagegen.core.progress import Counter, Progress, Quiet
 from imagegen.core.store import Store
 from imagegen.engine import Engine
@@ -28,6 +27,7 @@ from imagegen.image import dockerfile as recipe
 from imagegen.lock.builds import keyed
 from imagegen.lock.foundation import LockedBase
 from imagegen.lock.model import Lock, LockedBuild, LockedFile, LockedWheel
+from imagegen.oci.documents import ImageConfig, LayerDescriptor, RemoteImage
 from imagegen.spec.foundation import Base
 from imagegen.spec.model import Cell
 from imagegen.spec.recipe import Cost, Recipe, SdistFile

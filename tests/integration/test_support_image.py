@@ -14,6 +14,7 @@ from typing import cast
 import pytest
 
 from imagegen.app.build import BuildOptions, build_image
+from imagegen.compat.models import Models
 from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError
 from imagegen.core.store import Store
@@ -21,7 +22,6 @@ from imagegen.engine import Engine
 from imagegen.lock.model import Lock, LockedWheel
 from imagegen.run import doctor
 from imagegen.spec.model import Cell, Declarations
-from imagegen.spec.model_types import Models
 from tests.support.container_shell import Shell
 from tests.support.machines import Debian, committed
 from tests.support.session import session_of

@@ -16,9 +16,9 @@ import pytest
 
 from imagegen.core.config import Settings
 from imagegen.core.net import Client
-from imagegen.core.oci import Descriptor, digest_of
 from imagegen.core.progress import Quiet
-from imagegen.core.registry import PushTarget, Repository, parse
+from imagegen.oci.documents import Descriptor, digest_of
+from imagegen.oci.registry import PushTarget, Repository, parse
 from imagegen.trust import attach, bundle, keys, statement
 from imagegen.trust.attach import VerificationResult
 from imagegen.trust.bundle import Bundle
@@ -188,7 +188,7 @@ def tampered(image: str, good: Bundle, ours: Signer, theirs: Signer) -> dict[str
     retyped["dsseEnvelope"]["payloadType"] = "application/json"
     twice = bundle.write_bundle(said, signed.signature, signed.material).decode().removesuffix("}}")
     return {
-        "replayed": (bundle.write_bundle(good.payload, good.signature, good.material), "is of another image"),
+        "replayed": (bundle.write_bundle(good.payload, good.signature, good.material), "belongs to another image"),
         "altered": (bundle.write_bundle(said, good.signature, good.material), "the signature is wrong"),
         "stranger": (theirs.sign(said), ""),
         "retyped": (json.dumps(retyped).encode(), "its payloadType is"),

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from imagegen.compat.models import Models
 from imagegen.engine import Engine
 from imagegen.run import doctor_messages
-from imagegen.spec.model_types import Models
 from tests.support.container_shell import Shell
 from tests.support.machines import Built
 

@@ -16,9 +16,9 @@ import zstandard
 from imagegen import lock as locks
 from imagegen import spec as matrix
 from imagegen.core.data import shipped
-from imagegen.core.oci import EMPTY_CONTENT, MANIFEST_TYPE, Descriptor, write_artifact
 from imagegen.core.store import Store
 from imagegen.lock.make import copies
+from imagegen.oci.documents import EMPTY_CONTENT, MANIFEST_TYPE, Descriptor, write_artifact
 from imagegen.trust.documents import LOCK
 from tests.support.registry_server import digest_of
 from tests.support.small_cell import CELL, Machine, Site

@@ -18,8 +18,8 @@ from imagegen.core.net import Client
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.core.types import Gpu
+from imagegen.core.wheel_target import WheelTarget
 from imagegen.lock.make import candidates
-from imagegen.spec.wheel_target import WheelTarget
 from imagegen.wheels.catalogue import Catalogue, KnownFile
 from imagegen.wheels.find import Candidate, Offer, WheelRequirement, find
 from imagegen.wheels.offers import WheelSource

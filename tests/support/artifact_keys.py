@@ -20,7 +20,7 @@ from imagegen.app.make_locks import _foundation_keys
 from imagegen.app.session import Session
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
-from imagegen.core.git import tree as git_tree
+from imagegen.core.git import source_tree
 from imagegen.core.progress import Quiet
 from imagegen.image import base, dockerfile, inputs
 from imagegen.image.base import fetch as debian_files
@@ -268,10 +268,12 @@ def _archive_key(package: LockedWheel | LockedBuild) -> str:
     else:
         commit, submodules = package.sdist and package.sdist.git, ()
     assert commit
-    source = git_tree.TreeSource(commit.url, commit.commit, commit.tree, submodules=submodules, exclude=commit.exclude)
+    source = source_tree.TreeSource(
+        commit.url, commit.commit, commit.tree, submodules=submodules, exclude=commit.exclude
+    )
     store = SimpleNamespace(lock=_raise_key)
     context = cast("Context", SimpleNamespace(store=store))
-    return _captured(lambda: git_tree.archive(source, f"{package.name}-{package.version}", context))
+    return _captured(lambda: source_tree.archive(source, f"{package.name}-{package.version}", context))
 
 
 def _published_key(lock: Lock) -> str:

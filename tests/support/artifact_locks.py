@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from imagegen.core.oci import GZIP_TYPE, ZSTD_TYPE, ImageConfig, LayerDescriptor, RemoteImage
 from imagegen.core.types import Submodule
 from imagegen.lock.builds import keyed
 from imagegen.lock.model import (
@@ -26,6 +25,7 @@ from imagegen.lock.model import (
     LockedWheel,
     WheelPatch,
 )
+from imagegen.oci.documents import GZIP_TYPE, ZSTD_TYPE, ImageConfig, LayerDescriptor, RemoteImage
 from imagegen.spec.model import LibraryDirectory
 from tests.support.environment_samples import combined
 from tests.support.interpreters import STANDALONE

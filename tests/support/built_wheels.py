@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from imagegen.core.oci import digest_of
 from imagegen.core.store import Store
 from imagegen.lock.builds import BuiltWheel
+from imagegen.oci.documents import digest_of
 
 KEY = digest_of(b"all that decides it")
 DATA = b"the bytes of a wheel"

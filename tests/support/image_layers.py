@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 import zstandard
 
-from imagegen.core.oci import ZSTD_TYPE
 from imagegen.core.store import Store
 from imagegen.image.layers import Image, Layer
+from imagegen.oci.documents import ZSTD_TYPE
 
 Files = Mapping[str, bytes | None]  # path -> content; None: removed from the layers below
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from imagegen.core.oci import ZSTD_TYPE, digest_of
 from imagegen.core.store import Store
 from imagegen.image.layers import Image, Layer
+from imagegen.oci.documents import ZSTD_TYPE, digest_of
 
 
 def part_of(store: Store, digest: str, layers: int) -> Image:

@@ -16,11 +16,11 @@ from imagegen import lock
 from imagegen import spec as matrix
 from imagegen.core.config import Settings
 from imagegen.core.data import shipped
-from imagegen.core.oci import LayerDescriptor
 from imagegen.core.store import Store
 from imagegen.image import base
 from imagegen.lock import local_tags
 from imagegen.lock.model import Lock
+from imagegen.oci.documents import LayerDescriptor
 from imagegen.spec.foundation import Base
 from imagegen.spec.model import Declarations
 from tests.support import command_line

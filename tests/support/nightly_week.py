@@ -9,6 +9,7 @@ from pathlib import Path
 
 from imagegen.app.nightly.propose import Proposal, propose
 from imagegen.app.nightly.releases import ReleaseIndex
+from imagegen.compat.rule import Rule
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.progress import Quiet
@@ -17,7 +18,7 @@ from imagegen.lock.make.options import LockOptions
 from imagegen.lock.make.stages import LockRequest, lock_cell
 from imagegen.lock.model import Lock, LockedBase
 from imagegen.spec.foundation import Base
-from imagegen.spec.model import Cell, Component, Index, Requirement, Rule
+from imagegen.spec.model import Cell, Component, Index, Requirement
 from tests.support.interpreters import DEBIAN, LOCKED
 from tests.support.lock_workspace import DEB, UV, Chooser
 from tests.support.upload_index import PackageIndex as Index_

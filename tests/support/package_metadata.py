@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from packaging.version import Version
 
 from imagegen.compat import Fact, Facts, MetadataCache, Question, table_of
-from imagegen.spec import Rule
-from imagegen.spec.metadata import PackageReleases, ReleaseMetadata
+from imagegen.compat.metadata import PackageReleases, ReleaseMetadata
+from imagegen.compat.rule import Rule
 
 READ = "2026-11-21"
 NAMES = {"platform": "linux/amd64"}
@@ -45,3 +46,8 @@ def question(**requested: str) -> Question:
     if "cuda" in said:
         versions["cuda"] = Fact.exactly(said["cuda"][2:])
     return Question(said, Facts(packages, versions, NAMES, closed=False))
+
+
+def with_facts(question: Question, **changes: Any) -> Question:
+    """Return the question with other values of fields of its facts."""
+    return replace(question, facts=replace(question.facts, **changes))

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from imagegen.core.oci import EMPTY, EMPTY_CONTENT, INDEX_TYPE, MANIFEST_TYPE, ZSTD_TYPE, Descriptor, write_artifact
-from imagegen.core.registry.pull import fallback_tag
 from imagegen.core.store import Store
 from imagegen.image import base, layers
 from imagegen.image.layers.codec import LayerSink
@@ -21,6 +19,16 @@ from imagegen.image.layers.plan import plan
 from imagegen.image.layers.tar import TarWriter
 from imagegen.lock import dumps_attached
 from imagegen.lock.model import Lock
+from imagegen.oci.documents import (
+    EMPTY,
+    EMPTY_CONTENT,
+    INDEX_TYPE,
+    MANIFEST_TYPE,
+    ZSTD_TYPE,
+    Descriptor,
+    write_artifact,
+)
+from imagegen.oci.registry.referrers import fallback_tag
 from tests.support.registry_server import StandIn, digest_of
 
 

@@ -21,12 +21,12 @@ from imagegen.app.session import Session
 from imagegen.core.compiled import ResultCache
 from imagegen.core.context import Context
 from imagegen.core.net import Client
-from imagegen.core.oci import LayerDescriptor
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image.layers import layer
 from imagegen.image.layers.sources import previously_built_layers
 from imagegen.lock.model import Lock, LockedBase, LockedFile, LockedWheel
+from imagegen.oci.documents import LayerDescriptor
 from imagegen.run import smoke
 from imagegen.spec.model import Cell, Declarations
 from imagegen.trust.attach import gather

@@ -196,7 +196,7 @@ def _recipe() -> str:
 def _publish() -> str:
     schema = ProjectFile.model_json_schema()
     text = (
-        "The file lies beside `matrices/` and `locks/`; paths are relative to it. [Trust "
+        "The file lies next to `matrices/` and `locks/`; paths are relative to it. [Trust "
         "model](../explanation/trust.md) explains keys and identities."
     )
     rest = f"{_table(schema)}\n{_definitions(schema, schema['properties'])}"

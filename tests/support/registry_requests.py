@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from urllib.parse import parse_qs, urlsplit
 
-from imagegen.core.oci import EMPTY
+from imagegen.oci.documents import EMPTY
 from imagegen.trust.documents import BUNDLE, FACTS, KINDS
 
 _NAMES = {kind.media_type: kind.name for kind in KINDS.values()} | {FACTS: "facts", BUNDLE: "signatures"}

@@ -14,11 +14,12 @@ from imagegen.app.states import CellState
 from imagegen.app.unlocked import UnlockedCell
 from imagegen.audit.model import Finding, Severity
 from imagegen.audit.report import AuditReport
+from imagegen.compat.rule import Rule
 from imagegen.core.types import Gpu
 from imagegen.image.layers import Size
 from imagegen.lock.model import LockedGpus, Record, RecordedLayer
 from imagegen.run.smoke import CheckResult, SmokeReport
-from imagegen.spec.model import Cell, Rule
+from imagegen.spec.model import Cell
 from tests.support.matrix_samples import SMALL, load
 from tests.support.tiny_lock import LOCK
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from imagegen.spec.wheel_target import WheelTarget
+from imagegen.core.wheel_target import WheelTarget
 from imagegen.wheels.find import Candidate
 from imagegen.wheels.naming import WheelRequirement
 

@@ -15,9 +15,10 @@ COLLECTOR = """
 import sys, time
 from pathlib import Path
 from imagegen.core.store import Store, images
+from imagegen.core.store.upkeep import collect
 print("ready", flush=True)
 while True:
-    images.collect(Store(Path(sys.argv[1])), sys.argv[2:])
+    collect(Store(Path(sys.argv[1])), sys.argv[2:])
     time.sleep(0.02)
 """
 

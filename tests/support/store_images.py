@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from imagegen.core.oci import CONFIG_TYPE, ZSTD_TYPE, Descriptor, digest_of, write_manifest
 from imagegen.core.store import Store
+from imagegen.oci.documents import CONFIG_TYPE, ZSTD_TYPE, Descriptor, digest_of, write_manifest
 
 
 def put_image(store: Store, layer: bytes = b"layer") -> str:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import zstandard
 
-from imagegen.core.oci import digest_of
 from imagegen.core.store import Store
+from imagegen.oci.documents import digest_of
 
 PROGRAMS = ("sh", "cat", "echo", "sleep", "kill", "ls")
 

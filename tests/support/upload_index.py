@@ -8,8 +8,8 @@ import tarfile
 import zipfile
 from pathlib import Path
 
+from imagegen.core.wheel_target import WheelTarget
 from imagegen.lock.uv_resolve import Site
-from imagegen.spec.wheel_target import WheelTarget
 
 TARGET = WheelTarget("3.11.2", "x86_64", 36)
 OLD, NEW = "2026-01-01T00:00:00Z", "2026-06-01T00:00:00Z"

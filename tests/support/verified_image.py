@@ -18,7 +18,6 @@ from imagegen.compare import references
 from imagegen.compare.verdict import ImageVerdict
 from imagegen.core.config import Settings
 from imagegen.core.net import Client
-from imagegen.core.oci import ZSTD_TYPE
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image import base as bases
@@ -26,6 +25,7 @@ from imagegen.image.layers import Layer
 from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.image import LayersDocument, dump
 from imagegen.lock.model import Lock
+from imagegen.oci.documents import ZSTD_TYPE
 from imagegen.trust import statement
 from imagegen.trust.documents import (
     AUDIT,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from packaging.version import Version
 
-from imagegen.spec.scans import PackageScans, ScannedLibrary, WheelScan, WheelVerdict
+from imagegen.compat.wheel_scans import PackageScans, ScannedLibrary, WheelScan, WheelVerdict
 
 DAY = "2026-11-24"
 

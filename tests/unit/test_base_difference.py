@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from imagegen.core.errors import BaseError
 from imagegen.core.layer_tar import Allowance
-from imagegen.core.oci import LayerDescriptor, digest_of
 from imagegen.core.store import Store
 from imagegen.core.types import EPOCH
 from imagegen.image.base import normalise
 from imagegen.image.base.image import unpack
 from imagegen.image.base.normalise import snapshot, write_difference
+from imagegen.oci.documents import LayerDescriptor, digest_of
 
 TAR = "application/vnd.oci.image.layer.v1.tar"
 NAMES = st.sampled_from(["a", "b", "c", "usr", "opt"])

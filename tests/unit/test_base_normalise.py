@@ -156,7 +156,7 @@ def test_files_put_in_place_replace_what_was_there() -> None:
         ([entry("disk", tarfile.BLKTYPE)], "disk", "device or a pipe"),
         ([entry("a", tarfile.LNKTYPE, linkname="../../etc/shadow")], None, "leads out of the tree"),
         ([entry("a", tarfile.LNKTYPE, linkname="a")], "a", "hard link to nothing"),
-        ([*directories("d"), entry("l", tarfile.LNKTYPE, linkname="d")], "d", "no file"),
+        ([*directories("d"), entry("l", tarfile.LNKTYPE, linkname="d")], "d", "not a file"),
     ],
 )
 def test_what_no_base_may_hold_is_refused(tree: list[tarfile.TarInfo], name: str | None, why: str) -> None:

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from imagegen.core import layer_tar
 from imagegen.core.errors import BaseError
 from imagegen.core.layer_tar import Allowance
-from imagegen.core.oci import LayerDescriptor
 from imagegen.core.store import Store
 from imagegen.image.base import image as unpacking
 from imagegen.image.base.image import inside, unpack, verify
+from imagegen.oci.documents import LayerDescriptor
 from tests.support.errors import raises
 from tests.support.hostile_names import NAMES
 from tests.support.registry_server import digest_of, packed

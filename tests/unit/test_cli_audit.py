@@ -38,7 +38,7 @@ FORMS = "name a cell (`imagegen list`), wheels, --image REF or --site-packages D
         (("--image", "a", "--torch", "2.8.0"), "--torch is only for wheels"),
         (("nothing-1-py3-none-any.whl",), "there is no file nothing-1-py3-none-any.whl\n  fix: name wheels that are"),
         (("nothing-1-py3-none-any.whl", "--torch", "x"), "there is no file"),
-        (("--site-packages", "nowhere"), "nowhere is no directory"),
+        (("--site-packages", "nowhere"), "nowhere is not a directory"),
         (("cpu-grpo", "--gpu", "sm_09"), 'there is no GPU "sm_09"\n  fix: '),
         (("cpu-grpo", "--gpu", "RTX 509"), 'there is no GPU "RTX 509"\n  fix: did you mean "RTX 5090"?'),
         (("cpu-grpo", "--gpu", "sm_90"), "cpu-grpo-cpu-py311 is for no GPU\n  fix: leave out --gpu and --driver"),

@@ -15,8 +15,8 @@ from imagegen import lock
 from imagegen.compare import wording
 from imagegen.compare.difference import ComparisonFacts, Difference, difference, goes_back
 from imagegen.compare.operands import ComparedLayer, DiffOperand, of_image, of_lock
+from imagegen.compat.rule import Override
 from imagegen.core.data import shipped
-from imagegen.core.oci import ImageConfig, LayerDescriptor, RemoteImage
 from imagegen.image.layers.plan import plan
 from imagegen.lock.model import (
     PATCHED,
@@ -31,7 +31,8 @@ from imagegen.lock.model import (
     RecordedLayer,
     WheelPatch,
 )
-from imagegen.spec.model import ConfigField, EnvVar, ExposedPort, Label, LibraryDirectory, Override
+from imagegen.oci.documents import ImageConfig, LayerDescriptor, RemoteImage
+from imagegen.spec.model import ConfigField, EnvVar, ExposedPort, Label, LibraryDirectory
 from imagegen.spec.recipe import Cost
 from imagegen.wheels.throttle import BuildJob
 from tests.support.environment_samples import combined

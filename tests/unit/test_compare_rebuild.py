@@ -19,8 +19,6 @@ from imagegen.compare.layer_entries import entries, first_difference
 from imagegen.compare.rebuild import Comparison, Level, compare, rebuild_image
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
-from imagegen.core.oci import ZSTD_TYPE, ImageConfig, digest_of
-from imagegen.core.oci import LayerDescriptor as Described
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.core.types import EPOCH
@@ -28,6 +26,8 @@ from imagegen.image import layers
 from imagegen.image.layers.layer import Layer
 from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.lock.model import CopiedFile, Lock, LockedCopy, WheelPatch
+from imagegen.oci.documents import ZSTD_TYPE, ImageConfig, digest_of
+from imagegen.oci.documents import LayerDescriptor as Described
 from tests.support.errors import raises
 from tests.support.published_image import made
 from tests.support.source_builds import BUILT_WHEEL

@@ -16,28 +16,27 @@ from imagegen.compat import (
     MetadataCache,
     Question,
     ScanCache,
-    Vocabulary,
     choose_builds,
     explain,
     load_demands,
     load_table,
-    parse_question,
     suggest,
 )
 from imagegen.compat import builds as build_source
 from imagegen.compat.evaluate import evaluate
 from imagegen.compat.knowledge import Knowledge, RuleSubject
+from imagegen.compat.published_builds import Builds, PublishedBuild
+from imagegen.compat.rule import Rule
 from imagegen.compat.suggestions import PlatformChoices
 from imagegen.core.data import shipped
-from imagegen.spec import Rule
-from imagegen.spec.builds import Builds, PublishedBuild
+from imagegen.spec.questions import parse_question, vocabulary_of
 from tests.support.command_line import Run
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.package_metadata import library, package, question
 from tests.support.rule_cases import stack
 
 MATRIX = shipped_matrix()
-VOCABULARY = Vocabulary.of(MATRIX)
+VOCABULARY = vocabulary_of(MATRIX)
 NOTHING = MetadataCache(lambda _: None)
 
 

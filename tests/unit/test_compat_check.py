@@ -13,8 +13,8 @@ from imagegen.compat import atoms, check, check_rules
 from imagegen.compat.atoms import cut_line
 from imagegen.compat.check import find_contradictions
 from imagegen.compat.facts import versions_in
+from imagegen.compat.rule import Rule
 from imagegen.core.errors import MatrixErrors
-from imagegen.spec import Rule
 from tests.support.matrix_samples import RULE, SMALL, load, shipped_matrix
 from tests.support.package_metadata import rule
 
@@ -82,7 +82,7 @@ def test_the_error_names_both_places(tmp_path: Path) -> None:
     low = RULE.replace('conflict: {numpy: ">=2"}', 'then: {numpy: ">=2"}').replace("old-torch", "older-torch")
     loaded = load(tmp_path, SMALL, RULE, low)
     with pytest.raises(MatrixErrors) as caught:
-        check_rules(loaded)
+        check_rules(loaded.rules, loaded.places)
     text = str(caught.value).replace(f"{tmp_path}/", "")
     assert text.splitlines()[:2] == [
         "1.yaml:2:3: the rule old-torch contradicts older-torch (2.yaml:2:3)",
@@ -91,7 +91,8 @@ def test_the_error_names_both_places(tmp_path: Path) -> None:
 
 
 def test_the_shipped_rules_do_not_contradict_each_other() -> None:
-    check_rules(shipped_matrix())
+    matrix = shipped_matrix()
+    check_rules(matrix.rules, matrix.places)
 
 
 # Thousands of rules about one package: its line of versions is cut once at each bound, and few atoms are tried.

@@ -20,8 +20,8 @@ from imagegen.compat.knowledge import Knowledge
 from imagegen.compat.question import required_by_others
 from imagegen.compat.scans import Demand, PackageDemands, WheelDemands
 from imagegen.compat.suggestions import PlatformChoices
-from imagegen.spec.foundation import NgcImage
-from tests.support.package_metadata import library, package, question, rule
+from imagegen.compat.systems import NgcImage
+from tests.support.package_metadata import library, package, question, rule, with_facts
 
 X86 = "platform_machine == 'x86_64'"
 FIELD = library(
@@ -60,7 +60,7 @@ def based(about: Question) -> Question:
 def test_packages_that_another_one_requires(
     asked: dict[str, str], extras: dict[str, frozenset[str]], required: set[str]
 ) -> None:
-    assert required_by_others(replace(question(**asked), extras=extras), FIELD) == required
+    assert required_by_others(with_facts(question(**asked), extras=extras), FIELD) == required
 
 
 def test_a_requirement_for_another_machine_is_none() -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from imagegen.compat import Fact, Facts, minimum_version
+from imagegen.compat.rule import Rule
 from imagegen.core.types import Gpu
-from imagegen.spec import Rule
 
 # CUDA Compatibility, "Minor Version Compatibility": the floors of the major versions.
 MAJORS = {">=13": ">=580", ">=12,<13": ">=525"}
@@ -59,9 +59,9 @@ def test_what_cannot_refuse_sets_no_floor() -> None:
 def test_of_several_gpus_the_one_that_asks_for_least_decides() -> None:
     gpus = [Gpu("sm_90", "9.0", "hopper", ()), Gpu("sm_120", "12.0", "blackwell", ())]
     rules = [*RULES, rule("new", {"gpu": ">=12"}, ">=590")]
-    assert minimum_version(rules, facts("13.0"), "driver", gpus) == "580"
-    assert minimum_version(rules, facts("13.0"), "driver", gpus[1:]) == "590"
-    assert minimum_version(rules[2:], facts("13.0"), "driver", gpus) is None, "on the one, any will do"
+    assert minimum_version(rules, replace(facts("13.0"), gpus=gpus), "driver") == "580"
+    assert minimum_version(rules, replace(facts("13.0"), gpus=gpus[1:]), "driver") == "590"
+    assert minimum_version(rules[2:], replace(facts("13.0"), gpus=gpus), "driver") is None, "on the one, any will do"
 
 
 @given(st.lists(st.tuples(st.integers(11, 14), st.integers(400, 700)), max_size=6), st.integers(11, 14))

@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.compat import PlatformChoices, cell_answers, explain, facts_of_cell, suggest
-from imagegen.compat.evaluate import evaluate_cell
-from imagegen.compat.facts import extras_of
+from imagegen.compat import PlatformChoices, explain, judge, suggest
 from imagegen.compat.knowledge import Knowledge
 from imagegen.compat.question import Question
+from imagegen.compat.rule import Override, Rule
 from imagegen.core.types import Gpu
-from imagegen.spec import Rule
+from imagegen.spec.cell_facts import cell_answers, facts_of_cell
 from imagegen.spec.foundation import Base
-from imagegen.spec.model import Cell, Component, EnvVar, GitSource, Override, Requirement, Sdist
+from imagegen.spec.model import Cell, Component, EnvVar, GitSource, Requirement, Sdist
 from tests.support.interpreters import DEBIAN
 from tests.support.package_metadata import library, package, rule
 
@@ -73,7 +72,7 @@ def test_a_cells_standing_never_contradicts_its_explanation(rules: list[Rule], p
     """Propagation alone may leave open what search refutes, never the other way round."""
     requested, known = cell(pins), library(*(package(name, dict.fromkeys(KNOWN[name], ())) for name in KNOWN))
     found = cell_answers([requested], Knowledge(rules, known))[requested.id]
-    whole = explain(Question({}, facts_of_cell(requested), requested.gpus, cell=requested), Knowledge(rules, known))
+    whole = explain(Question({}, facts_of_cell(requested)), Knowledge(rules, known))
     if found.answer == "incompatible":
         assert whole.answer == "incompatible"
         assert found.reason
@@ -147,7 +146,7 @@ def test_in_place_of_a_commit_a_release_is_offered_without_its_label() -> None:
     commit = GitSource("v0.15", "https://example.org/core", "a" * 40, "b" * 40, Sdist("0.15.0", (), ()))
     requested = replace(cell({"vllm": "==0.12.0"}), requirements=(replace(core, git=commit),))
     no_commits = rule("no-commits", {"megatron-core": "+git.*"}, {"python": ">=3.12"})
-    question = Question({}, facts_of_cell(requested), cell=requested)
+    question = Question({}, facts_of_cell(requested))
     assert explain(question, Knowledge([no_commits], FIELD)).answer == "incompatible"
     found = suggest(question, Knowledge([no_commits], FIELD), PlatformChoices())
     assert [dict(each.changes) for each in found] == [{"megatron-core": "==0.15.0"}]
@@ -163,10 +162,7 @@ def test_extras_count_in_the_cells_that_ask_for_them() -> None:
     )
     found = cell_answers([plain, asking], Knowledge([], known))
     assert [each.answer for each in found.values()] == ["compatible", "incompatible"]
-    whole = [
-        explain(Question({}, facts_of_cell(each), extras=extras_of(each), cell=each), Knowledge([], known))
-        for each in (plain, asking)
-    ]
+    whole = [explain(Question({}, facts_of_cell(each)), Knowledge([], known)) for each in (plain, asking)]
     assert [each.answer for each in whole] == ["compatible", "incompatible"]
 
 
@@ -185,7 +181,13 @@ def test_a_declared_requirement_that_a_cell_overrides_does_not_count() -> None:
     plain = cell({"vllm": "==0.12.0", "torch": "==2.9.0"})
     own = replace(plain, id="own", overrides=(Override("torch", "==2.9.*", because="It works."),))
     breaks = replace(declared, id="breaks", kind="breaks")
-    assert [evaluate_cell([declared], each).answer for each in (plain, own)] == ["incompatible", "compatible"]
-    assert [evaluate_cell([breaks], each).answer for each in (plain, own)] == ["incompatible", "incompatible"]
+    assert [judge(Knowledge([declared]), facts_of_cell(each)).answer for each in (plain, own)] == [
+        "incompatible",
+        "compatible",
+    ]
+    assert [judge(Knowledge([breaks]), facts_of_cell(each)).answer for each in (plain, own)] == [
+        "incompatible",
+        "incompatible",
+    ]
     answers = cell_answers([plain, own], Knowledge([declared], field))
     assert {name: found.answer for name, found in answers.items()} == {"x": "incompatible", "own": "compatible"}

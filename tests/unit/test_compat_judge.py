@@ -12,21 +12,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
-from imagegen.compat import (
-    Fact,
-    Facts,
-    evaluate_cell,
-    evaluate_on,
-    facts_of_cell,
-    minimum_version,
-    nearest_cell,
-    rule_constraints,
-)
+from imagegen.compat import Fact, Facts, Knowledge, evaluate_on_gpus, judge, minimum_version, rule_constraints
 from imagegen.compat.evaluate import evaluate, implied_literals
-from imagegen.compat.facts import on_each
+from imagegen.compat.facts import on_each_gpu
+from imagegen.compat.rule import Rule
 from imagegen.compat.verdict import WORST_FIRST, Conflict, kind_of
 from imagegen.core.types import Gpu
-from imagegen.spec import Rule
+from imagegen.spec.cell_facts import facts_of_cell, nearest_cell
 from tests.support.errors import raises
 from tests.support.matrix_samples import RULE, SMALL, load
 
@@ -245,10 +237,10 @@ def test_an_accepted_rule_only_warns_of_its_cell(tmp_path: Path) -> None:
     tied = RULE.replace('conflict: {numpy: ">=2"}', 'then: {numpy: "<1"}').replace('"<2.3"', '">=2"')
     (cell,) = load(tmp_path, SMALL).cells()[:1]
     rules = load(tmp_path / "rules", SMALL, tied).rules
-    assert evaluate_cell(rules, cell).answer == "unknown"
+    assert judge(Knowledge(rules), facts_of_cell(cell)).answer == "unknown"
     lock = Facts({"torch": Fact.exactly("2.13.0"), "numpy": Fact.exactly("2.0")}, {}, SURROUNDINGS, closed=True)
-    assert evaluate_cell(rules, cell, lock).answer == "incompatible"
-    assert evaluate_cell(rules, replace(cell, accepts={"old-torch": "why"}), lock).answer == "compatible"
+    assert judge(Knowledge(rules), lock).answer == "incompatible"
+    assert judge(Knowledge(rules), replace(lock, accepts=("old-torch",))).answer == "compatible"
 
 
 def test_constraints_carry_what_follows_for_the_resolver(tmp_path: Path) -> None:
@@ -258,14 +250,16 @@ def test_constraints_carry_what_follows_for_the_resolver(tmp_path: Path) -> None
         name: load(tmp_path / name, *texts)
         for name, texts in {"new": (SMALL, RULE), "old": (older, RULE), "then": (older, tied)}.items()
     }
-    given_to_uv = {name: rule_constraints(loaded.rules, loaded.cells()[0]) for name, loaded in cells.items()}
+    given_to_uv = {
+        name: rule_constraints(loaded.rules, facts_of_cell(loaded.cells()[0])) for name, loaded in cells.items()
+    }
     assert given_to_uv["new"] == ()
     assert given_to_uv["then"] == ("numpy<1.25",)
     (text,) = given_to_uv["old"]
     allowed = SpecifierSet(text.removeprefix("numpy"))
     assert [version for version in ("1.26.4", "2.0.0", "2.4.6") if version in allowed] == ["1.26.4"]
     doubted = load(tmp_path / "doubt", older, tied.replace("measured", "remembered"))
-    assert rule_constraints(doubted.rules, doubted.cells()[0]) == ()
+    assert rule_constraints(doubted.rules, facts_of_cell(doubted.cells()[0])) == ()
 
 
 SPECIFIERS = st.sampled_from(["", "<2", ">=2", "==1.5", "!=2.0", "<1.5", ">2.0", "~=2.0", ">=1.5,<3", "<=2.5"])
@@ -356,12 +350,13 @@ LINKED_RULES = st.lists(
 def test_rules_that_no_gpu_can_touch_are_judged_once(rules: list[Rule], known: dict[str, str]) -> None:
     about = replace(facts(known), names={"base": "deb", "platform": "linux/amd64"})
     about = replace(about, versions={**about.versions, "cuda": Fact.exactly("13.0")})
-    verdict = evaluate_on(GPUS, rules, about)
-    each = [evaluate(rules, one) for one in on_each(GPUS, about)]
+    about = replace(about, gpus=GPUS)
+    verdict = evaluate_on_gpus(rules, about)
+    each = [evaluate(rules, one) for one in on_each_gpu(about)]
     assert verdict.answer == min((one.answer for one in each), key=WORST_FIRST.index)
     blamed = {conflicting.id for one in each for conflict in one.conflicts for conflicting in conflict.rules}
     assert {conflicting.id for conflict in verdict.conflicts for conflicting in conflict.rules} == blamed
     if verdict.answer != "incompatible":
-        implied = [implied_literals(rules, one, lambda name: name == "driver") for one in on_each(GPUS, about)]
+        implied = [implied_literals(rules, one, lambda name: name == "driver") for one in on_each_gpu(about)]
         bounded = all(any(literal.specifier == ">=580" for literal in one) for one in implied)
-        assert minimum_version(rules, about, "driver", GPUS) == ("580" if bounded else None)
+        assert minimum_version(rules, about, "driver") == ("580" if bounded else None)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from imagegen.compat import Explanation, Question, explain
-from imagegen.compat.facts import overridden_in
 from imagegen.compat.knowledge import Knowledge
-from imagegen.spec.model import Override, PinOverride
+from imagegen.compat.rule import Override, PinOverride
+from imagegen.spec.cell_facts import in_cell
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.package_metadata import library, package, question, rule
 
@@ -74,8 +74,8 @@ def test_an_override_of_a_cell_binds_in_place_of_what_is_declared(
     matrix = shipped_matrix()
     (chosen,) = (each for each in matrix.cells() if each.id == "prime-rl-cu130-py312")
     own = replace(chosen, overrides=(Override("numpy", specifier, because="It works."),))
-    facts = replace(question(trainer="==1.0", numpy=f"=={version}").facts, overridden=overridden_in(own))
-    explanation = explain(Question({"numpy": f"=={version}"}, facts, (), cell=own), Knowledge([], FIELD))
+    facts = in_cell(question(trainer="==1.0", numpy=f"=={version}").facts, own)
+    explanation = explain(Question({"numpy": f"=={version}"}, replace(facts, gpus=())), Knowledge([], FIELD))
     assert explanation.answer == answer
     assert [each.kind for each in explanation.conflicts] == ["pip-refuses"] * (answer == "incompatible")
 

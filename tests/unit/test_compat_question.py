@@ -11,14 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen import spec as matrix
-from imagegen.compat import MetadataCache, Question, Vocabulary, explain, parse_question
+from imagegen.compat import MetadataCache, Question, explain
 from imagegen.compat.knowledge import Knowledge
 from imagegen.core.errors import UsageError
+from imagegen.spec.questions import parse_question, vocabulary_of
 from tests.support.errors import raises
 from tests.support.matrix_samples import SHIPPED, shipped_matrix
 
 MATRIX = shipped_matrix()
-VOCABULARY = Vocabulary.of(MATRIX, ["numba"])
+VOCABULARY = vocabulary_of(MATRIX, ["numba"])
 
 
 def requested(*words: str, sets: tuple[str, ...] = ()) -> Question:
@@ -133,9 +134,9 @@ def test_a_cell_is_a_start() -> None:
     assert changed.facts.names["cuda"] == "cpu"
     assert changed.command() == "imagegen why cpu-grpo-cpu-py311 --set torch==2.12.0 --set python==3.12"
     blackwell = requested("blackwell-vllm")
-    assert [gpu.name for gpu in blackwell.gpus] == ["sm_100", "sm_103", "sm_120", "sm_121"]
-    assert [gpu.name for gpu in requested("blackwell-vllm", "H100").gpus] == ["sm_90"]
-    assert requested("blackwell-vllm", "cpu").gpus == ()
+    assert [gpu.name for gpu in blackwell.facts.gpus] == ["sm_100", "sm_103", "sm_120", "sm_121"]
+    assert [gpu.name for gpu in requested("blackwell-vllm", "H100").facts.gpus] == ["sm_90"]
+    assert requested("blackwell-vllm", "cpu").facts.gpus == ()
     assert requested("blackwell-vllm", "cu128").facts.versions["cuda"].text == "12.8"
 
 
@@ -211,9 +212,9 @@ def test_a_card_that_is_not_known_may_come_in_several_words() -> None:
 def test_what_a_cell_runs_on_is_free_where_the_word_for_it_is_not_known() -> None:
     """The cell's own GPU or base would be judged in its place."""
     elsewhere = requested("hopper-vllm", "gpu==GTX 980", "base==ubuntu22.10")
-    assert (elsewhere.gpus, [each.name for each in elsewhere.unknown]) == ((), ["GTX 980", "ubuntu22.10"])
+    assert (elsewhere.facts.gpus, [each.name for each in elsewhere.unknown]) == ((), ["GTX 980", "ubuntu22.10"])
     assert not {"base", "glibc", "gpu"} & {*elsewhere.facts.names, *elsewhere.facts.versions}
-    assert [gpu.name for gpu in requested("hopper-vllm", "gpu==B200,GTX 980").gpus] == ["sm_100"]
+    assert [gpu.name for gpu in requested("hopper-vllm", "gpu==B200,GTX 980").facts.gpus] == ["sm_100"]
     assert requested("hopper-vllm", "base==ubuntu22.10", "glibc==2.36").facts.versions["glibc"].text == "2.36"
 
 
@@ -247,7 +248,7 @@ sm_121: GB10; DGX Spark; spark; 12.1
 def test_every_gpu_from_pascal_on_has_its_architecture(line: str) -> None:
     architecture, _, names = line.partition(": ")
     for name in names.split("; "):
-        assert [gpu.name for gpu in requested(f"gpu=={name}").gpus] == [architecture], name
+        assert [gpu.name for gpu in requested(f"gpu=={name}").facts.gpus] == [architecture], name
         assert [gpu.name for gpu in VOCABULARY.gpus.find(name)] == [architecture], name
 
 
@@ -471,7 +472,7 @@ def test_anything_is_a_question_or_a_usage_error(words: list[str]) -> None:
 def test_names_of_another_matrix_are_its_own(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("components:\n  my-thing: {description: d, aliases: [mt, My Thing]}\n")
     loaded = matrix.load([SHIPPED, tmp_path])
-    understood = parse_question(["mt==1.0", "mything"], [], loaded, Vocabulary.of(loaded)).requested
+    understood = parse_question(["mt==1.0", "mything"], [], loaded, vocabulary_of(loaded)).requested
     assert understood == {"my-thing": "==1.0"}
 
 

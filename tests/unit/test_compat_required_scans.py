@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from imagegen.compat import (
@@ -16,8 +18,8 @@ from imagegen.compat import (
     table_of,
 )
 from imagegen.compat.knowledge import Knowledge
+from imagegen.compat.wheel_scans import WheelVerdict
 from imagegen.core.types import Gpu
-from imagegen.spec.scans import WheelVerdict
 from tests.support.package_metadata import package, question
 from tests.support.wheel_scans import scan, scans
 
@@ -53,7 +55,7 @@ def field() -> MetadataCache:
 
 def on(gpu: Gpu, **requested: str) -> Question:
     made = question(**requested)
-    return Question(made.requested, made.facts, (gpu,))
+    return Question(made.requested, replace(made.facts, gpus=(gpu,)))
 
 
 def why(gpu: Gpu, **requested: str) -> Explanation:

@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from imagegen import spec as matrix
-from imagegen.compat import Facts, evaluate_cell, facts_of_cell, rule_constraints
+from imagegen.compat import Facts, Knowledge, judge, rule_constraints
 from imagegen.compat.evaluate import evaluate
-from imagegen.spec import Rule
+from imagegen.compat.rule import Rule
+from imagegen.spec.cell_facts import facts_of_cell
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.rule_cases import Case, attention, builds, cuda, engines, environment, scanned, torch, training
 
@@ -91,12 +92,12 @@ CELLS = [
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_no_rule_refuses_a_shipped_cell(cell: matrix.Cell) -> None:
-    assert evaluate_cell(MATRIX.rules, cell).answer != "incompatible"
+    assert judge(Knowledge(MATRIX.rules), facts_of_cell(cell)).answer != "incompatible"
 
 
 def test_uv_gets_what_metadata_lacks() -> None:
     (cell,) = MATRIX.select("cpu-grpo-cpu-py311")
-    assert "hydra-core>=1.3" in rule_constraints(MATRIX.rules, cell)
+    assert "hydra-core>=1.3" in rule_constraints(MATRIX.rules, facts_of_cell(cell))
 
 
 def test_a_commit_is_distinguished_from_the_release_that_calls_itself_the_same() -> None:

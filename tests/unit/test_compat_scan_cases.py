@@ -11,10 +11,10 @@ from imagegen.compat import Fact, Facts, MetadataCache, ScanCache, load_demands,
 from imagegen.compat.evaluate import evaluate
 from imagegen.compat.facts import versions_in
 from imagegen.compat.knowledge import Knowledge, RuleSubject
+from imagegen.compat.rule import Rule
 from imagegen.compat.scans import PREFIX
+from imagegen.compat.wheel_scans import CAPABILITIES
 from imagegen.core.data import shipped
-from imagegen.spec import Rule
-from imagegen.spec.scans import CAPABILITIES
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.rule_cases import Case
 from tests.support.rule_cases.scanned import CASES

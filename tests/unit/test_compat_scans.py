@@ -9,9 +9,9 @@ import pytest
 from imagegen.compat import Fact, Facts, MetadataCache, Question, ScanCache, demands_of, explain, table_of
 from imagegen.compat.evaluate import evaluate
 from imagegen.compat.knowledge import Knowledge, RuleSubject
+from imagegen.compat.rule import Rule
 from imagegen.compat.scans import locked_rules
-from imagegen.spec import Rule
-from imagegen.spec.scans import PackageScans, ScannedLibrary, WheelVerdict
+from imagegen.compat.wheel_scans import PackageScans, ScannedLibrary, WheelVerdict
 from tests.support.package_metadata import package, question
 from tests.support.wheel_scans import scan, scans
 

@@ -8,8 +8,8 @@ import pytest
 
 from imagegen.compat import Facts
 from imagegen.compat.knowledge import Knowledge, RuleSubject, SubjectKind
+from imagegen.compat.models import Models
 from imagegen.compat.sources import RULE_SOURCES, rules_about, rules_of_cells
-from imagegen.spec.model_types import Models
 from tests.support.package_metadata import question, rule
 
 MODELS = Models("2026-11-24", {"transformers": "4.40"}, {"transformers": "s"}, {"qwen3": {"transformers": "4.51"}})

@@ -25,10 +25,10 @@ from imagegen.compat import (
 )
 from imagegen.compat.knowledge import Knowledge
 from imagegen.compat.problem import Problem
+from imagegen.compat.rule import Rule
 from imagegen.compat.statements import Releases
 from imagegen.core.types import Gpu
-from imagegen.spec import Rule
-from tests.support.package_metadata import library, package, question, rule
+from tests.support.package_metadata import library, package, question, rule, with_facts
 
 FIELD = library(
     package("torch", {"2.8.0": (), "2.9.0": (), "2.9.1": ()}, python=">=3.10"),
@@ -189,8 +189,8 @@ def test_it_must_work_on_each_gpu() -> None:
     blackwell = rule("r", {"gpu": ">=10"}, {"torch": ">=2.9"})
     hopper, newer = Gpu("sm_90", "9.0", "hopper", ()), Gpu("sm_120", "12.0", "blackwell", ())
     requested = question(torch="==2.8.0")
-    assert explain(replace(requested, gpus=(hopper,)), Knowledge([blackwell], FIELD)).answer == "compatible"
-    both = explain(replace(requested, gpus=(hopper, newer)), Knowledge([blackwell], FIELD))
+    assert explain(with_facts(requested, gpus=(hopper,)), Knowledge([blackwell], FIELD)).answer == "compatible"
+    both = explain(with_facts(requested, gpus=(hopper, newer)), Knowledge([blackwell], FIELD))
     assert both.answer == "incompatible"
     assert both.conflicts[0].facts == {"gpu": "sm_120", "torch": "2.8.0"}
 
@@ -223,7 +223,8 @@ def test_extras_count_where_they_are_asked_for() -> None:
     requested = question(some="==1.0", torch="==2.9.1")
     assert explain(requested, Knowledge([], FIELD)).answer == "compatible"
     assert (
-        explain(replace(requested, extras={"some": frozenset({"fast"})}), Knowledge([], FIELD)).answer == "incompatible"
+        explain(with_facts(requested, extras={"some": frozenset({"fast"})}), Knowledge([], FIELD)).answer
+        == "incompatible"
     )
 
 
@@ -236,7 +237,7 @@ def test_an_extra_counts_with_those_that_it_includes() -> None:
     requested = question(torch="==2.9.1", nested="==1.0")
     assert explain(requested, Knowledge([], known)).answer == "compatible"
     assert (
-        explain(replace(requested, extras={"nested": frozenset({"all"})}), Knowledge([], known)).answer
+        explain(with_facts(requested, extras={"nested": frozenset({"all"})}), Knowledge([], known)).answer
         == "incompatible"
     )
 

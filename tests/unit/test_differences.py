@@ -18,7 +18,7 @@ from imagegen.app.nightly import changes
 from imagegen.app.nightly.changes import ChangelogSection
 from imagegen.app.nightly.propose import RejectedUpdate
 from imagegen.compat import Conflict, Verdict
-from imagegen.spec.model import Rule
+from imagegen.compat.rule import Rule
 from tests.support.report_samples import HISTORY
 from tests.support.timing import within
 from tests.support.tiny_lock import LOCK

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen import spec as matrix
+from imagegen.compat.models import Models
+from imagegen.compat.rule import Rule
 from imagegen.core.data import shipped
 from imagegen.run import doctor_log, doctor_messages
 from imagegen.run.doctor import examine_log
-from imagegen.spec.model import Rule
-from imagegen.spec.model_types import Models
 
 MODELS = Models("")
 KERNEL = "RuntimeError: CUDA error: no kernel image is available for execution on the device\n"

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.audit.torch_exports import ExportIndex
+from imagegen.compat.models import Models
 from imagegen.run import doctor_messages
 from imagegen.run.doctor import examine_log
 from imagegen.run.doctor_messages import explain_symbols
-from imagegen.spec.model_types import Models
 from tests.support.timing import within
 
 GONE, NEVER = "_ZN3c104cuda4goneEv", "_ZN3c105neverEv"

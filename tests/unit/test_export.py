@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from imagegen import export
 from imagegen.core.layer_tar import Allowance
-from imagegen.core.oci import GZIP_TYPE
+from imagegen.core.layer_tree import MemberKind, MergedTree
 from imagegen.core.store import Store
 from imagegen.export import Entry, read_tree
+from imagegen.oci.documents import GZIP_TYPE
 from tests.support.errors import raises
 from tests.support.hostile_names import NAMES
 from tests.support.image_layers import Files, files_layer, image, layer, member
@@ -60,24 +61,29 @@ def test_hard_links_are_files_of_the_same_content(store: Store) -> None:
     assert tree.origins == {"a/one": (0, 1), "a/two": (0, 1)}
 
 
+def files_of_lower_layers(count: int) -> MergedTree[tuple[Entry, tuple[int, int]]]:
+    """Return a tree of the files a/0, a/1, ..."""
+    tree = MergedTree[tuple[Entry, tuple[int, int]]]()
+    for path in ("a", *(f"a/{number}" for number in range(count))):
+        kind = MemberKind.DIRECTORY if path == "a" else MemberKind.FILE
+        tree.add(path, kind, (Entry(path, kind.name.lower(), 0o755, 0, 0, 0), (0, 0)))
+    return tree
+
+
 def test_hard_links_take_no_time_for_the_other_files(store: Store) -> None:
-    entry = Entry("a/one", "file", 0o644, 0, 0, 0)
-    tree = {f"a/{number}": entry for number in range(100_000)} | {"a": replace(entry, path="a", kind="directory")}
+    tree = files_of_lower_layers(100_000)
     links = layer(store, *(member(f"a/link{number}", tarfile.LNKTYPE, f"a/{number}") for number in range(2000)))
-    origins = {path: (0, number) for number, path in enumerate(tree)}
     with within(1):
-        export._apply(links, 1, store, tree, origins, Allowance())
-    assert len(tree) == 102_001
+        export._apply(links, 1, store, tree, Allowance())
+    assert sum(1 for _ in tree.walk()) == 102_001
 
 
 def test_whiteouts_take_no_time_for_each_of_the_other_files(store: Store) -> None:
-    entry = Entry("a", "directory", 0o755, 0, 0, 0)
-    tree = {f"a/{number}": replace(entry, path=f"a/{number}") for number in range(50_000)} | {"a": entry}
+    tree = files_of_lower_layers(50_000)
+    whiteouts = layer(store, *(member(f"a/.wh.{number}") for number in range(2000)))
     with within(2):
-        export._apply(
-            layer(store, *(member(f"a/.wh.{number}") for number in range(2000))), 1, store, tree, {}, Allowance()
-        )
-    assert len(tree) == 48_001
+        export._apply(whiteouts, 1, store, tree, Allowance())
+    assert sum(1 for _ in tree.walk()) == 48_001
 
 
 def test_an_opaque_whiteout_of_the_root_empties_it(store: Store) -> None:

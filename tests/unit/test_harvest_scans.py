@@ -9,9 +9,9 @@ import pytest
 
 from imagegen.audit.examine import examine
 from imagegen.audit.model import Package
+from imagegen.compat.wheel_scans import CAPABILITIES, WheelVerdict
 from imagegen.core.errors import FetchError
 from imagegen.core.net.package_index import IndexLink
-from imagegen.spec.scans import CAPABILITIES, WheelVerdict
 from tests.support.elf_files import AARCH64, make_elf, make_fatbin
 from tests.support.errors import raises
 from tests.support.gpu_targets import targets

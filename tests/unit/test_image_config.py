@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from imagegen.core.oci import ImageConfig, RemoteImage
 from imagegen.image import dockerfile as recipe
 from imagegen.image.layers.image import image, labels
 from imagegen.image.layers.plan import ENTRYPOINT
 from imagegen.lock import contradictions, dumps
 from imagegen.lock.file import loads
 from imagegen.lock.model import Lock
+from imagegen.oci.documents import ImageConfig, RemoteImage
 from imagegen.spec.model import ConfigField, EnvVar, ExposedPort, Label
 from tests.support.matrix_samples import SMALL, complaint, load
 from tests.support.tiny_lock import LOCK

@@ -11,13 +11,14 @@ from imagegen.audit.check import audit
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError
-from imagegen.core.oci import digest_of
 from imagegen.core.progress import Quiet
-from imagegen.core.store import Store, images
+from imagegen.core.store import Store
+from imagegen.core.store.upkeep import blobs
 from imagegen.image.inventory import subjects as cells
 from imagegen.image.inventory.subjects import import_scans, known_scans
 from imagegen.image.layers import scan
 from imagegen.lock.model import FileConflict, Lock, LockedGpus
+from imagegen.oci.documents import digest_of
 from tests.support.elf_files import make_elf
 from tests.support.layer_inputs import cell_of, lock_of, locked
 
@@ -55,7 +56,7 @@ def test_an_audit_on_an_empty_store_is_the_audit_with_the_wheels(
     report = audit(found)
     assert report == audit(expected)
     assert any("libabsent" in finding.evidence for finding in report.findings)
-    assert set(images.blobs(empty)) == {digest_of(data) for data in facts.values()}
+    assert set(blobs(empty)) == {digest_of(data) for data in facts.values()}
 
 
 def test_equal_knowledge_is_equal_bytes(lock: Lock, facts: dict[str, bytes], empty: Store) -> None:

@@ -198,7 +198,7 @@ def test_what_lies_in_an_environment_is_taken_for_what_it_is(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("directory", "why"), [("missing", "no directory"), ("loop", "no directory"), ("", "nothing is installed")]
+    ("directory", "why"), [("missing", "not a directory"), ("loop", "not a directory"), ("", "nothing is installed")]
 )
 def test_where_nothing_is_installed_is_an_error(directory: str, why: str, tmp_path: Path) -> None:
     on_disk(tmp_path, {**below(VENV, site_of(demo={"demo.py": b""})), "loop": To("loop")})

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import TrustError
-from imagegen.core.oci import GZIP_TYPE, ZSTD_TYPE
 from imagegen.core.store.cache import StoredBlob
 from imagegen.image.layers import Layer
 from imagegen.image.layers.codec import CODEC, GZIP
@@ -23,6 +22,7 @@ from imagegen.image.layers.image import (
     dump,
     read_description,
 )
+from imagegen.oci.documents import GZIP_TYPE, ZSTD_TYPE
 
 ONE, TWO = (f"sha256:{digit * 64}" for digit in "12")
 DIGESTS = st.integers(0, 1 << 256).map(lambda number: f"sha256:{number % (1 << 256):064x}")
@@ -88,10 +88,10 @@ def layer(**values: Any) -> Callable[[dict[str, Any]], None]:
         (changed(inputs="sha256:1"), "inputs: String should match"),
         (changed(lock=None), "lock: Input should be a valid string"),
         (changed(codec="a\nb"), "codec: String should match"),
-        (changed(layers=[]), "layers: it has 0"),
+        (changed(layers=[]), "it has 0 layers"),
         (changed(layers=[{}] * 200), "layers"),
         (changed(facts={"x": ONE}), "facts.x"),
-        (changed(facts={f"sha256:{n:064}": ONE for n in range(10_001)}), "facts: it has 10001"),
+        (changed(facts={f"sha256:{n:064}": ONE for n in range(10_001)}), "it has 10001 facts"),
         (changed(facts={ONE: 3}), f"facts.{ONE}"),
         (changed(gzip={"codec": "x"}), "gzip.layers: Field required"),
         (changed(gzip={"codec": "x", "layers": {TWO: {"digest": ONE, "size": 1}}}), f"gzip.layers: {TWO} is the key"),

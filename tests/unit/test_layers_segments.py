@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.core.oci import ZSTD_TYPE, LayerDescriptor, digest_of
 from imagegen.core.store import Store
 from imagegen.image.layers import codec
 from imagegen.image.layers.codec import LayerSink
 from imagegen.image.layers.segments import SegmentedTar
+from imagegen.oci.documents import ZSTD_TYPE, LayerDescriptor, digest_of
 
 Part = dict[str, bytes]  # path -> contents
 

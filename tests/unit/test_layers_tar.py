@@ -10,10 +10,10 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.core.oci import digest_of
 from imagegen.core.types import EPOCH
 from imagegen.image.layers.codec import FRAME, LayerSink
 from imagegen.image.layers.tar import TarWriter
+from imagegen.oci.documents import digest_of
 
 names = st.text(st.characters(exclude_characters="/\0", codec="utf-8"), min_size=1, max_size=120).filter(
     lambda name: name not in (".", "..")

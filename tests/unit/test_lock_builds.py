@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.compat import facts_of_lock
 from imagegen.core.errors import BuildError
 from imagegen.core.types import Submodule
 from imagegen.image.inputs import contents
 from imagegen.lock import dumps, inputs_hash, with_built_wheels
 from imagegen.lock.builds import BUILDER, BuiltWheel, builder, compiler, key_of, keyed
+from imagegen.lock.facts import facts_of_lock
 from imagegen.lock.file import LockErrors, loads
 from imagegen.lock.model import (
     GIT,
@@ -33,6 +33,7 @@ from imagegen.lock.recipes import closure
 from tests.support.errors import raises
 from tests.support.interpreters import ARCHIVE, LOCKED
 from tests.support.lock_samples import LOCK, A, B, C, deb, hashes, names, sizes, texts, versions, wheel
+from tests.support.matrix_samples import shipped_matrix
 
 ADDRESS = "https://github.com/x/y/releases/download/v2/fast-1.0%2Bcu130-py3-none-any.whl"
 SOURCE = LockedFile("fast-1.0.tar.gz", 5, C, "pypi")
@@ -274,7 +275,8 @@ def test_realised_wheels_take_their_place_and_leave_the_inputs_alone() -> None:
     assert dumps(lock) == dumps(WITH)
     assert with_built_wheels(lock, {"fast": BUILT}) == lock
     assert [each.name for each in lock.packages] == [each.name for each in lock.wheels]
-    assert facts_of_lock(lock).packages == facts_of_lock(WITH).packages
+    cell = shipped_matrix().select_one("cpu-grpo")
+    assert facts_of_lock(lock, cell).packages == facts_of_lock(WITH, cell).packages
     assert f"sha256:{SOURCE.sha256}" in contents(WITH)
 
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from imagegen.core.data import shipped
 from imagegen.core.errors import LockError
-from imagegen.core.oci import ImageConfig, LayerDescriptor, RemoteImage
 from imagegen.lock import dumps, inputs_hash, read, stale, write
 from imagegen.lock.file import LockErrors, loads
 from imagegen.lock.model import (
@@ -24,6 +23,7 @@ from imagegen.lock.model import (
     LockedSdist,
     LockedWheel,
 )
+from imagegen.oci.documents import ImageConfig, LayerDescriptor, RemoteImage
 from imagegen.spec.foundation import Base
 from imagegen.spec.model import Cell, EnvVar
 from tests.support.errors import raises

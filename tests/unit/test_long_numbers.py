@@ -21,15 +21,15 @@ from imagegen.compare.difference import goes_back
 from imagegen.core import types
 from imagegen.core.errors import MatrixErrors, UsageError, WheelError
 from imagegen.core.net import package_index
-from imagegen.core.net.address import Page
-from imagegen.core.net.answer import size_of
+from imagegen.core.net.page import Page
+from imagegen.core.net.status import size_of
 from imagegen.index_metadata import releases as harvested
 from imagegen.index_metadata import wheel_metadata
 from imagegen.lock import distributions as debversion
-from imagegen.lock import resolution_inputs
+from imagegen.lock import find_links, resolution_inputs
 from imagegen.lock.sdist import _check
 from imagegen.lock.tables import parse_release
-from imagegen.spec import recipe_file, wheel_target
+from imagegen.spec import recipe_file
 from imagegen.wheels import naming, wheelhouse
 from tests.support.matrix_samples import SMALL, load
 from tests.support.wheels import FILENAME, make_wheel
@@ -103,7 +103,7 @@ def test_what_is_asked_for_or_harvested_is_refused(ask: Callable[[], object], er
     ("ask", "answer"),
     [
         (lambda: resolution_inputs._version(WHEEL), "0.dev0"),
-        (lambda: wheel_target._is_release(WHEEL, "demo", "1"), False),
+        (lambda: find_links._is_release(WHEEL, "demo", "1"), False),
         (lambda: _is_of(WHEEL, "demo"), False),
         (lambda: _is_of(SDIST, "demo"), False),
         (lambda: recipe_file._is_of(SDIST, "demo", "1"), False),

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
 from imagegen.audit.api import RequiredName
+from imagegen.compat import package_names as api
 from imagegen.compat.api import api_rules, rules_of
+from imagegen.compat.package_names import PackageNames, SharedName, spans
+from imagegen.compat.rule import Rule
 from imagegen.core.data import shipped
 from imagegen.core.errors import MatrixError
-from imagegen.spec import api
-from imagegen.spec.api import PackageNames, SharedName, spans
-from imagegen.spec.model import Rule
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.shipped_locks import NAMES as NAMES_OF_LOCKS
 from tests.support.shipped_locks import shipped_lock

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from imagegen.spec import metadata
-from imagegen.spec.builds import Builds, PublishedBuild
+from imagegen.compat import metadata
+from imagegen.compat.published_builds import Builds, PublishedBuild
 from imagegen.wheels import catalogue
 from tests.support.matrix_samples import SHIPPED, SMALL, complaint, load, shipped_matrix
 

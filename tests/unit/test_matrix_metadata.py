@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
+from imagegen.compat import metadata, metadata_file
+from imagegen.compat.metadata import PackageReleases, ReleaseMetadata, load
+from imagegen.compat.metadata_file import dumps, parse
 from imagegen.core.data import shipped
 from imagegen.core.errors import MatrixError
-from imagegen.spec import metadata, metadata_file
-from imagegen.spec.metadata import PackageReleases, ReleaseMetadata, load
-from imagegen.spec.metadata_file import dumps, parse
 from tests.support.errors import raises
 
 NAMES = st.from_regex(r"[a-z][a-z0-9]{0,6}(-[a-z0-9]{1,4})?", fullmatch=True)

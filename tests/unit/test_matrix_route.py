@@ -9,10 +9,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from imagegen.compat import Fact, Facts, evaluate_on
+from imagegen.compat import Fact, Facts, evaluate_on_gpus, metadata
 from imagegen.core.errors import Location, MatrixErrors
 from imagegen.lock.resolution_inputs import pep508
-from imagegen.spec import metadata
 from imagegen.spec.model import Cell
 from tests.support.matrix_samples import SHIPPED, SMALL, load, shipped_matrix
 
@@ -114,7 +113,7 @@ def test_rules_admit_every_build_that_the_harvest_saw_on_pypi() -> None:
     assert len(set(builds.values())) >= 5
     for version, cuda in builds.items():
         facts = Facts({"torch": Fact.exactly(version)}, {"cuda": Fact.exactly(cuda)}, {}, closed=False)
-        verdict = evaluate_on((), [each for each in rules if each.names <= {"torch", "cuda"}], facts)
+        verdict = evaluate_on_gpus([each for each in rules if each.names <= {"torch", "cuda"}], facts)
         assert not verdict.conflicts, (version, cuda)
 
 

@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
+from imagegen.compat import scans_file
+from imagegen.compat import wheel_scans as scans
+from imagegen.compat.wheel_scans import CAPABILITIES, PackageScans, ScannedLibrary, WheelScan, WheelVerdict
 from imagegen.core.data import shipped
 from imagegen.core.errors import MatrixError
-from imagegen.spec import scans, scans_file
-from imagegen.spec.scans import CAPABILITIES, PackageScans, ScannedLibrary, WheelScan, WheelVerdict
 from tests.support.errors import raises
 from tools.harvest.scans import judge
 

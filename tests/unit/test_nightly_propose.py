@@ -118,7 +118,7 @@ def test_releases_of_an_index_as_of_a_time(tmp_path: Path) -> None:
     week.wheel("peft", "3.0", tag="cp311-cp311-win_amd64")
     week.wheel("pefter", "9.0")
     (requested,) = week.cell.requirements
-    from imagegen.spec.wheel_target import WheelTarget
+    from imagegen.core.wheel_target import WheelTarget
 
     target = WheelTarget("3.11.2", "x86_64", 36)
     found = ReleaseIndex(day(3), week.settings, Chooser(), Quiet()).of(requested, week.cell, target)
@@ -138,7 +138,7 @@ def test_an_index_that_does_not_answer_is_reported(tmp_path: Path) -> None:
     class Recorder(Quiet):
         say = staticmethod(said.append)
 
-    from imagegen.spec.wheel_target import WheelTarget
+    from imagegen.core.wheel_target import WheelTarget
 
     (requested,) = week.cell.requirements
     assert (

@@ -11,17 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import FetchError
-from imagegen.core.oci import (
-    INDEX_FILE,
-    LAYOUT_FILE,
-    Layout,
-    blob_name,
-    digest_of,
-    index_entry,
-    name_of,
-    read_index,
-    write_index,
-)
+from imagegen.oci.documents import digest_of, read_index
+from imagegen.oci.layout import INDEX_FILE, LAYOUT_FILE, Layout, blob_name, index_entry, name_of, write_index
 from tests.support.errors import raises
 
 BLOB = b"content" * 1000

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import FetchError
-from imagegen.core.oci import (
+from imagegen.oci.documents import (
     CONFIG_TYPE,
     GZIP_TYPE,
     INDEX_TYPE,

@@ -13,10 +13,10 @@ from imagegen.app.packages import LockedPackage, packages_of, source_of
 from imagegen.app.session import Session
 from imagegen.audit.model import Licence
 from imagegen.compat import MetadataCache, table_of
+from imagegen.compat.metadata import PackageReleases, ReleaseMetadata
 from imagegen.core.store import Store
 from imagegen.lock.model import LOCAL, URL, LockedFile, LockedGit, LockedSdist, LockedWheel
 from imagegen.lock.uv_resolve import UPLOADS
-from imagegen.spec.metadata import PackageReleases, ReleaseMetadata
 from tests.support.tiny_lock import LOCK, wheel
 
 

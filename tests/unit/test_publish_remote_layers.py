@@ -10,13 +10,13 @@ from typing import Any, cast
 
 import pytest
 
-from imagegen.core.oci import GZIP_TYPE, ZSTD_TYPE, digest_of
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.core.types import Compression
 from imagegen.image.layers import Image, Layer, RemoteLayers, image
 from imagegen.image.layers.image import description
 from imagegen.image.layers.sources import plan_layers
+from imagegen.oci.documents import GZIP_TYPE, ZSTD_TYPE, digest_of
 from imagegen.publish.remote_layers import AttachmentReader, find_remote_layers
 from imagegen.publish.repository import RemoteRepository
 from imagegen.publish.tags import COMPRESSIONS, Tags

@@ -15,13 +15,14 @@ from imagegen import spec as matrix
 from imagegen.app.states import MEANINGS, cell_state
 from imagegen.checks.smoke.table import applicable
 from imagegen.cli.commands import cli
-from imagegen.compat import CellAnswer, MetadataCache, cell_answers, load_table
+from imagegen.compat import CellAnswer, MetadataCache, load_table
 from imagegen.compat.knowledge import Knowledge
 from imagegen.core.data import shipped
 from imagegen.core.progress import human
 from imagegen.image.layers.plan import SUPPORT
 from imagegen.lock import local_tags
 from imagegen.run.smoke import parts
+from imagegen.spec.cell_facts import cell_answers
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.shipped_locks import NAMES, shipped_lock
 

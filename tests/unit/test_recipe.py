@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 
 from imagegen import spec as matrix
 from imagegen.core.errors import LockError, MatrixErrors
-from imagegen.core.oci import ImageConfig
-from imagegen.core.oci import RemoteImage as RegistryImage
 from imagegen.image import dockerfile as recipe
 from imagegen.image.layers import environment
 from imagegen.image.layers.image import image, labels
 from imagegen.lock import dumps, local_tags, model
 from imagegen.lock.file import _render, _value, loads, lock_table
 from imagegen.lock.model import Lock
+from imagegen.oci.documents import ImageConfig
+from imagegen.oci.documents import RemoteImage as RegistryImage
 from imagegen.spec.model import EnvVar
 from tests.support.dockerfile_parser import Instruction, assignment, instructions
 from tests.support.errors import raises

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
-from imagegen.core.registry.reference import endpoint, parse, variable
+from imagegen.oci.registry.reference import endpoint, parse, variable
 from tests.support.errors import raises
 
 DIGEST = "sha256:" + "a" * 64

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from imagegen.compat import unconfirmed
+from imagegen.compat.rule import Rule
 from imagegen.core.errors import MatrixErrors
-from imagegen.spec.model import Rule
 from tests.support.matrix_samples import RULE, SMALL, load
 
 TODAY = dt.date(2026, 11, 24)

@@ -13,11 +13,11 @@ from imagegen import spec as matrix
 from imagegen.app.entries import trial
 from imagegen.app.project import ProjectContext
 from imagegen.app.session import Session
+from imagegen.compat import metadata
 from imagegen.core import compiled
 from imagegen.core.data import shipped
 from imagegen.core.errors import LockError, MatrixErrors
 from imagegen.core.progress import Quiet
-from imagegen.spec import metadata
 
 MATRIX = """\
 images:
@@ -147,7 +147,7 @@ def test_metadata_and_answers_are_kept(project: Path, monkeypatch: pytest.Monkey
     answers = one.judge.cell_answers(cells)
     known = one.matrices.metadata.of("numpy")
     assert known
-    monkeypatch.setattr("imagegen.compat.evaluate.cell_answers", lambda *_: pytest.fail("judged again"))
+    monkeypatch.setattr("imagegen.spec.cell_facts.cell_answers", lambda *_: pytest.fail("judged again"))
     monkeypatch.setattr(metadata, "load", lambda *_: pytest.fail("parsed again"))
     two = session(project)
     again = two.matrices.metadata.of("numpy")

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import imagegen
-from imagegen.core.oci import digest_of
 from imagegen.core.store import Store
 from imagegen.core.store.cache import BlobCache, Cache
+from imagegen.oci.documents import digest_of
 
 KEY = digest_of(b"inputs")
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import SHOWN, ErrorGroup, FetchError, Location, MatrixError
-from imagegen.core.net.answer import reason_of
+from imagegen.core.net.reason import reason_of
 from imagegen.core.text import nearest, redact, shown
 from imagegen.core.types import parse_requirement
 from imagegen.wheels.builds.run import LogParser

@@ -11,9 +11,9 @@ import pytest
 
 from imagegen.core.errors import FetchError, TrustError, UntrustedSignerError
 from imagegen.core.net import UnreachableError
-from imagegen.core.oci import Descriptor, digest_of
-from imagegen.core.registry import Content, PushTarget, Referrer
-from imagegen.core.registry.pull import referring
+from imagegen.oci.documents import Descriptor, digest_of
+from imagegen.oci.registry import Content, PushTarget, Referrer
+from imagegen.oci.registry.referrers import referring
 from imagegen.trust import attach, bundle, statement
 from imagegen.trust.bundle import Bundle
 from imagegen.trust.documents import AUDIT, BUNDLE, LAYERS, LOCK, SBOM, SIGNATURE, SMOKE, Attached, Document

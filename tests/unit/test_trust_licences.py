@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from imagegen.audit.model import Licence
-from imagegen.core.oci import ImageConfig, RemoteImage
 from imagegen.lock.foundation import LockedBase
 from imagegen.lock.model import Lock
+from imagegen.oci.documents import ImageConfig, RemoteImage
 from imagegen.trust.licences import KnownLicences, data
 from imagegen.trust.restrictions import find_restrictions
 from tests.support.lock_samples import LOCK, wheel

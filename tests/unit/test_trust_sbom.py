@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from packageurl import PackageURL
 
 from imagegen.audit.model import InstalledDeb, Licence, OsRelease
-from imagegen.core.oci import ImageConfig, RemoteImage
 from imagegen.core.types import Submodule
 from imagegen.lock.foundation import LockedBase
 from imagegen.lock.model import (
@@ -26,6 +25,7 @@ from imagegen.lock.model import (
     LockedWheel,
     WheelPatch,
 )
+from imagegen.oci.documents import ImageConfig, RemoteImage
 from imagegen.trust.licences import KnownLicences
 from imagegen.trust.sbom import sbom
 from tests.support.environment_samples import combined

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.spec.metadata import PackageReleases
+from imagegen.compat.metadata import PackageReleases
 from imagegen.spec.model import Cell
 from tests.support.matrix_samples import SMALL, load
 from tests.support.package_metadata import package

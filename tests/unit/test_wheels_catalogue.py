@@ -9,7 +9,7 @@ import pytest
 
 from imagegen.core.data import shipped
 from imagegen.core.errors import MatrixErrors
-from imagegen.spec.wheel_target import WheelTarget
+from imagegen.core.wheel_target import WheelTarget
 from imagegen.wheels.catalogue import load
 from imagegen.wheels.naming import ParsedWheelName, mismatch, read
 from imagegen.wheels.offers import Candidate, Offer

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from imagegen.compat import Vocabulary, parse_question
+from imagegen.spec.questions import parse_question, vocabulary_of
 from imagegen.wheels import catalogue
 from imagegen.wheels.compiling import needed_builds
 from tests.support.matrix_samples import SHIPPED, shipped_matrix_and_recipes
 
 WHEELS = SHIPPED.parent / "wheels"
 MATRIX = shipped_matrix_and_recipes()
-VOCABULARY = Vocabulary.of(MATRIX, ["numpy"])
+VOCABULARY = vocabulary_of(MATRIX, ["numpy"])
 CATALOGUE = catalogue.load([WHEELS])
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.core.oci import digest_of
-from imagegen.core.store import Store, images
+from imagegen.core.store import Store, upkeep
 from imagegen.core.store.cache import Cache
+from imagegen.oci.documents import digest_of
 from imagegen.wheels import wheelhouse
 from tests.support.built_wheels import DATA, KEY, LOG, age, built
 from tests.support.errors import raises
@@ -79,8 +79,8 @@ def test_what_is_forgotten_goes_with_the_next_collection(store: Store) -> None:
     wheelhouse.forget(store, KEY)
     assert wheelhouse.known(store, KEY) is None
     age(store)
-    images.collect(store, wheelhouse.contents(store))
-    assert list(images.blobs(store)) == []
+    upkeep.collect(store, wheelhouse.contents(store))
+    assert list(upkeep.blobs(store)) == []
 
 
 def test_the_collection_keeps_wheels_and_their_logs(store: Store) -> None:
@@ -88,8 +88,8 @@ def test_the_collection_keeps_wheels_and_their_logs(store: Store) -> None:
     wheelhouse.keep(store, wheel)
     store.write(b"something else")
     age(store)
-    images.collect(store, wheelhouse.contents(store))
-    assert set(images.blobs(store)) == {wheel.digest, digest_of(LOG)}
+    upkeep.collect(store, wheelhouse.contents(store))
+    assert set(upkeep.blobs(store)) == {wheel.digest, digest_of(LOG)}
     with raises("store-blobs-missing"):
         store.read(digest_of(b"something else"))
 

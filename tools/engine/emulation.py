@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagegen.core.oci import PLATFORMS
 from imagegen.core.progress import Progress
+from imagegen.oci.documents import PLATFORMS
 
 _KERNEL = Path("/proc/sys/fs/binfmt_misc")
 _FORMATS = Path("/usr/share/binfmts")

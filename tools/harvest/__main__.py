@@ -17,19 +17,20 @@ from imagegen import spec as matrix
 from imagegen.audit.imports import starts
 from imagegen.cli import main
 from imagegen.cli.app import App
+from imagegen.compat import harvested, metadata, metadata_file, scans_file
+from imagegen.compat import models as model_table
+from imagegen.compat import package_names as shared_names
+from imagegen.compat import wheel_scans as scans
+from imagegen.compat.metadata import PackageReleases
+from imagegen.compat.models import PACKAGES
+from imagegen.compat.wheel_scans import PackageScans
 from imagegen.core.context import Context
 from imagegen.core.data import shipped
 from imagegen.core.errors import UsageError
 from imagegen.core.net import Client, package_index
 from imagegen.core.net.package_index import DEFAULT
 from imagegen.core.text import counted
-from imagegen.spec import api as shared_names
-from imagegen.spec import harvested, metadata, metadata_file, scans, scans_file
-from imagegen.spec import model_types as model_table
-from imagegen.spec.metadata import PackageReleases
 from imagegen.spec.model import Component, Index
-from imagegen.spec.model_types import PACKAGES
-from imagegen.spec.scans import PackageScans
 from tools.harvest import api as package_names
 from tools.harvest import interpreters, model_types, published
 from tools.harvest import torch_exports as torch_index

@@ -18,9 +18,9 @@ from imagegen.core import data
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, MatrixError
 from imagegen.core.net import Client
-from imagegen.core.oci import PLATFORMS
 from imagegen.core.text import redact
 from imagegen.lock.foundation import DOWNLOADS, MIRROR
+from imagegen.oci.documents import PLATFORMS
 from imagegen.spec.foundation import InterpreterFile
 
 FILE = "interpreters.yaml"

@@ -12,13 +12,13 @@ from types import MappingProxyType
 
 from packaging.version import Version
 
+from imagegen.compat import metadata_file
+from imagegen.compat.metadata import PackageReleases
 from imagegen.core.config import Settings
 from imagegen.core.errors import ErrorGroup, FetchError, ImagegenError, MatrixError
 from imagegen.core.net import Client, NotFoundError, package_index
 from imagegen.core.net.package_index import IndexLink
 from imagegen.index_metadata import releases, wheel_metadata
-from imagegen.spec import metadata_file
-from imagegen.spec.metadata import PackageReleases
 
 _THREADS = 6  # packages at once, each with one request at a time
 

@@ -13,14 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 from packaging.version import Version
 
+from imagegen.compat.metadata import PackageReleases
+from imagegen.compat.models import Models
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client, package_index
 from imagegen.core.net.package_index import DEFAULT, IndexLink
 from imagegen.core.progress import Progress
 from imagegen.index_metadata import wheel_metadata
-from imagegen.spec.metadata import PackageReleases
-from imagegen.spec.model_types import Models
 
 SOURCE = {
     "transformers": "CONFIG_MAPPING_NAMES in transformers/models/auto of the wheels on PyPI",

@@ -17,11 +17,11 @@ from imagegen.audit.model import Package
 from imagegen.audit.readers.installation import installation, relative, site_packages
 from imagegen.audit.readers.loose_wheels import scan_file
 from imagegen.audit.readers.wheel import Wheel
+from imagegen.compat.wheel_scans import PackageScans, WheelScan
 from imagegen.core.context import Context
 from imagegen.core.errors import ErrorGroup, FetchError, ImagegenError, WheelError
 from imagegen.core.net import Client, package_index
 from imagegen.core.progress import Meter
-from imagegen.spec.scans import PackageScans, WheelScan
 from tools.harvest import scans
 from tools.harvest.scans import PYTHON, ReleasedWheel
 

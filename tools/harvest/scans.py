@@ -23,10 +23,10 @@ from imagegen.audit.model import CodeGroup, CodeTarget, Elf, File, Package, requ
 from imagegen.audit.tags import for_another_python
 from imagegen.audit.torch_rule import has_new_string, has_old_string
 from imagegen.audit.torch_users import X86_64, find_torch_user
+from imagegen.compat.wheel_scans import CAPABILITIES, PackageScans, ScannedLibrary, WheelScan, WheelVerdict
 from imagegen.core.errors import FetchError
 from imagegen.core.net.package_index import IndexLink
 from imagegen.core.types import Gpu, minor
-from imagegen.spec.scans import CAPABILITIES, PackageScans, ScannedLibrary, WheelScan, WheelVerdict
 
 SINCE = "2024-07-01"  # the oldest releases that stacks of the field still hold
 PYTHON = "3.12"  # modules for other interpreters are left out

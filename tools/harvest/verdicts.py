@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from imagegen.app.states import StateName
-from imagegen.compat import CellAnswer, Knowledge, MetadataCache, cell_answers, table_of
+from imagegen.compat import CellAnswer, Knowledge, MetadataCache, table_of
+from imagegen.compat.metadata import PackageReleases
+from imagegen.compat.rule import Rule
 from imagegen.compat.statements import StatementTable
 from imagegen.core.text import counted
-from imagegen.spec.metadata import PackageReleases
-from imagegen.spec.model import Cell, Rule
+from imagegen.spec.cell_facts import cell_answers
+from imagegen.spec.model import Cell
 
 _NAMED = 5  # versions that one line names
 _STATES: dict[str, StateName] = {"compatible": "no known conflict", "incompatible": "conflict", "unknown": "unknown"}

@@ -17,13 +17,15 @@ from imagegen import lock
 from imagegen.app.nightly.rejections import rejection_by_error, rejection_by_rules
 from imagegen.app.nightly.releases import NewerRelease
 from imagegen.app.nightly.subset_search import Rejection, Unit, largest_accepted
-from imagegen.compat import facts_of_cell, facts_of_lock
+from imagegen.compat.rule import Rule
 from imagegen.core.errors import BuildError, LockError
+from imagegen.core.wheel_target import WheelTarget
 from imagegen.lock.environments import CombinedFile
+from imagegen.lock.facts import facts_of_lock
 from imagegen.lock.foundation import LockedBase
 from imagegen.lock.model import Lock
-from imagegen.spec.model import Cell, Requirement, Rule
-from imagegen.spec.wheel_target import WheelTarget
+from imagegen.spec.cell_facts import facts_of_cell
+from imagegen.spec.model import Cell, Requirement
 
 _TORCH = ("torch", "torchvision", "torchaudio", "triton")
 _ENGINES = ("vllm", "sglang")
@@ -128,7 +130,7 @@ class _CellSearch:
     ) -> None:
         self.cell, self.previous, self.rules, self.resolve = cell, previous, rules, resolve
         self.target = WheelTarget.of(
-            cell.platform, cell.base, previous.interpreter.version if previous else cell.python
+            cell.platform, cell.base.glibc, previous.interpreter.version if previous else cell.python
         )
         self.requested = {
             requirement.component.package: requirement for requirement in cell.requirements if not requirement.git
@@ -156,8 +158,8 @@ class _CellSearch:
     def _fits(self, previous: Lock) -> bool:
         if lock.stale(previous, self.cell) or lock.contradictions(previous, self.cell):
             return False
-        facts = facts_of_lock(previous, self.cell.base.glibc)
-        return rejection_by_rules(self.rules, self.cell, facts) is None
+        facts = facts_of_lock(previous, self.cell)
+        return rejection_by_rules(self.rules, facts) is None
 
     def run(self) -> tuple[Lock, tuple[RejectedUpdate, ...]]:
         self._find_others()
@@ -235,7 +237,7 @@ class _CellSearch:
             locked = self.resolve(self.previous, upgraded, bounds)
         except (LockError, BuildError) as error:
             return rejection_by_error(error, self.locked.keys() | self.requested.keys())
-        return rejection_by_rules(self.rules, self.cell, facts_of_lock(locked, self.cell.base.glibc)) or locked
+        return rejection_by_rules(self.rules, facts_of_lock(locked, self.cell)) or locked
 
     def _try_untaken(
         self, best: Lock, moves: Mapping[str, str], rejected_before: Mapping[str, Rejection]
@@ -288,7 +290,7 @@ class _CellSearch:
             exactly if requirement is requested else requirement for requirement in self.cell.requirements
         )
         facts = facts_of_cell(replace(self.cell, requirements=requirements))
-        if by_rules := rejection_by_rules(self.rules, self.cell, facts):
+        if by_rules := rejection_by_rules(self.rules, facts):
             return by_rules
         loose = {
             bound: ",".join(filter(None, [f">={Version(versions[bound]).public}", moves[bound]]))

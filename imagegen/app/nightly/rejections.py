@@ -8,19 +8,19 @@ from collections.abc import Collection, Iterable
 from packaging.utils import canonicalize_name
 
 from imagegen.app.nightly.subset_search import Rejection
-from imagegen.compat import Facts, evaluate_cell
+from imagegen.compat import Facts, Knowledge, judge
+from imagegen.compat.rule import Rule
 from imagegen.core.errors import ErrorGroup, ImagegenError
 from imagegen.core.text import cut
-from imagegen.spec.model import Cell, Rule
 
 _LONGEST = 600  # characters of an error in one line
 # A name with a version or with bounds, which is a package and not a word of the sentence.
 _NAMED = re.compile(r"(?<![\w.-])([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[\w,-]+\])?(?:[=<>!~]=?| (?=\d))")
 
 
-def rejection_by_rules(rules: Iterable[Rule], cell: Cell, facts: Facts) -> Rejection | None:
-    """Return the rejection if the rules make the cell incompatible, else None."""
-    verdict = evaluate_cell(rules, cell, facts)
+def rejection_by_rules(rules: Iterable[Rule], facts: Facts) -> Rejection | None:
+    """Return the rejection if the rules refuse the facts, else None."""
+    verdict = judge(Knowledge(tuple(rules)), facts)
     if verdict.answer != "incompatible":
         return None
     errors = [conflict for conflict in verdict.conflicts if conflict.severity == "error"]

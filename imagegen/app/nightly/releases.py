@@ -16,9 +16,9 @@ from imagegen.core.errors import FetchError
 from imagegen.core.net import Client, package_index
 from imagegen.core.net.package_index import IndexLink
 from imagegen.core.progress import Progress
+from imagegen.core.wheel_target import WheelTarget
 from imagegen.lock.make.candidates import WheelSelector
 from imagegen.spec.model import Cell, Requirement
-from imagegen.spec.wheel_target import WheelTarget
 
 _THREADS = 8  # pages at once
 

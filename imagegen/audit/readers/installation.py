@@ -100,8 +100,8 @@ def installation(wheel: Wheel, python: str, prefix: str = PREFIX) -> list[Instal
 
 
 def _check_paths(wheel: Wheel, files: Sequence[InstalledFile], python: str, prefix: str) -> None:
-    """Raise WheelError unless each path is one file, no file is another's directory, the environment itself stays as it
-    is, and no metadata is another release's. The byte-code that will be compiled has its paths, too.
+    """Raise WheelError unless each path is one file, no file is another's directory, the environment itself stays
+    unchanged, and no metadata is another release's. The byte-code that will be compiled has its paths, too.
     """
     links = set(skeleton(python, prefix))
     site = site_packages(python, prefix)
@@ -163,7 +163,7 @@ def _members(wheel: Wheel, site: str, python: str, prefix: str) -> Iterator[Inst
         if member.name == f"{wheel.dist_info}/INSTALLER":
             continue
         if not member.name.startswith(data):
-            if member.name.partition("/")[0].endswith(".data"):  # installers differ in what they make of it
+            if member.name.partition("/")[0].endswith(".data"):  # installers treat it differently
                 where = f"{wheel.filename}: {member.name}"
                 raise WheelError(
                     "a wheel's data lie in a directory of another name",
@@ -244,9 +244,9 @@ def _console_scripts(wheel: Wheel, python: str, prefix: str) -> Iterator[Install
 def _scripts(text: str, file: str) -> Iterator[tuple[str, str, str, str]]:
     """Yield the scripts of entry_points.txt: file and line, group, name, object reference. WheelError for other lines.
 
-    Parsed line by line: configparser, which the specification names, backtracks for hours on a long line. Refused is
-    what readers understand differently: a value that continues in the next line, text behind a header. Lines of other
-    groups are skipped.
+    Parsed line by line: configparser, which the specification names, backtracks for hours on a long line. Refused are
+    lines that readers understand differently: a value that continues in the next line, text behind a header. Lines of
+    other groups are skipped.
     """
     group = ""
     for number, raw in enumerate(text.split("\n"), 1):
@@ -300,7 +300,7 @@ def _prefix_of(site: str) -> str:
 
 
 def relocated(files: Iterable[InstalledFile], wheel: Wheel, python: str, prefix: str) -> list[InstalledFile]:
-    """Return the files of a wheel's `installation` at PREFIX as they are in the environment at another prefix.
+    """Return the files of a wheel's `installation` at PREFIX, moved to the environment at another prefix.
 
     A file that names no prefix keeps its content and its reader; scripts and RECORD are other files.
     """

@@ -6,7 +6,7 @@ from imagegen.core.deferred import lazy_names
 
 if TYPE_CHECKING:
     from imagegen.core.git.local import pack, unchanged
-    from imagegen.core.git.tree import LARGEST_POINTER, PackedTree, TreeSource, archive, is_pointer
+    from imagegen.core.git.source_tree import LARGEST_POINTER, PackedTree, TreeSource, archive, is_pointer
 
 __all__ = ["LARGEST_POINTER", "PackedTree", "TreeSource", "archive", "is_pointer", "pack", "unchanged"]
 
@@ -14,6 +14,6 @@ __getattr__ = lazy_names(
     __name__,
     {
         "local": ("pack", "unchanged"),
-        "tree": ("LARGEST_POINTER", "PackedTree", "TreeSource", "archive", "is_pointer"),
+        "source_tree": ("LARGEST_POINTER", "PackedTree", "TreeSource", "archive", "is_pointer"),
     },
 )

@@ -9,22 +9,21 @@ Sources: git-ls-files(1), git 2.39; the Cache Directory Tagging Specification 0.
 from __future__ import annotations
 
 import os
-import pwd
 import tarfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from imagegen.core.errors import FetchError, LockError
 from imagegen.core.git import command
 from imagegen.core.git import tree as trees
-from imagegen.core.git.command import FailedError
-from imagegen.core.git.tree import PackedTree, Read, TreeEntry, tarred
+from imagegen.core.git.source_tree import PackedTree, Read, tarred
+from imagegen.core.git.tree import TreeEntry
+from imagegen.core.git.worktree import Worktree, find
 from imagegen.core.layer_tar import Bounded, members
-from imagegen.core.oci import digest_of
 from imagegen.core.store import Store
 from imagegen.core.text import counted
+from imagegen.oci.documents import digest_of
 
 _CONTROL = (".git", ".hg", ".svn")
 _LEFT = ("__pycache__", "*.pyc", "*.egg-info")  # by Python and setuptools; they carry no tag
@@ -117,7 +116,6 @@ def _names(root: Path, below: bytes, leave_out: Callable[[str], None]) -> Iterat
             leave_out(os.fsdecode(path))
         elif full.exists():
             yield path  # neither: the caller reports it
-        # else it is tracked, and was removed
 
 
 def _top(name: bytes) -> str:
@@ -184,153 +182,3 @@ def _members(digest: str, store: Store) -> dict[str, tuple[int, str, str]]:
             data = file.read() if file else b""
             member_hashes[member.name.partition("/")[2]] = (member.mode, member.linkname, digest_of(data))
     return member_hashes
-
-
-# Find and read the repository around a directory without running anything that it names.
-#
-# Its files may be another user's. So git does not search for a repository: it is given the `.git` that is found here,
-# and never a directory that only resembles a bare repository. As in git, the owners decide whether it is read at all;
-# unlike git, root is trusted as well as the user.
-#
-# Sources: gitrepository-layout(5); git(1), GIT_DIR and GIT_WORK_TREE; git-config(1), safe.directory, git 2.39.
-
-_LINK = "gitdir: "  # how a .git begins that is a file
-_LONGEST_LINK = 1 << 13  # bytes
-
-
-class ForeignRepositoryError(FetchError):
-    """The repository belongs to a user who is not trusted; `owner` is that user's id."""
-
-    code = "fetch-foreign-repository"
-
-    def __init__(self, top: Path, path: Path, owner: int) -> None:
-        self.owner = owner
-        super().__init__(
-            f"the git repository at {top} belongs to another user and is not read",
-            why=f"{path} belongs to {_user(owner)}, imagegen runs as {_user(os.geteuid())}; "
-            "its owner could have commands run as you",
-            fix=f"remove it if it does not belong there; if it is yours, change its owner, or tell git: "
-            f"git config --global --add safe.directory {top}",
-        )
-
-
-@dataclass(frozen=True)
-class Worktree:
-    """A working tree from `top` down, its git directory, and the user's environment."""
-
-    top: Path
-    directory: Path
-    env: Mapping[str, str]
-
-    def run(self, folder: Path, arguments: Sequence[str], configuration: Mapping[str, str] | None = None) -> str:
-        """Return what git prints in a folder of the tree. Raises as `command.run`."""
-        env = command.environment(self.env, os.devnull, configuration or {})
-        env |= {"GIT_DIR": str(self.directory), "GIT_WORK_TREE": str(self.top)}
-        return command.run(folder, env, arguments)
-
-
-def find(folder: Path, env: Mapping[str, str]) -> Worktree | None:
-    """Return the working tree that `folder` lies in, None where there is none.
-
-    Raises ForeignRepositoryError, and FetchError where the user's own configuration of git cannot be read.
-    """
-    folder = folder.resolve()
-    device = folder.stat().st_dev
-    for top in (folder, *folder.parents):
-        if top.stat().st_dev != device:
-            return None  # as git: a file system's end is a repository's
-        link = top / ".git"
-        if link.is_file() or os.path.lexists(link / "HEAD"):
-            directory = _directory(link)
-            _require_trusted(top, link, directory, env)
-            return Worktree(top, directory, env)
-    return None
-
-
-def _directory(link: Path) -> Path:
-    """Return the git directory behind a .git, itself where it leads nowhere: git reports what is wrong with it."""
-    if link.is_file():
-        with link.open("rb") as file:
-            text = os.fsdecode(file.read(_LONGEST_LINK))
-        if not text.startswith(_LINK) or "\0" in text:
-            return link
-        link = link.parent / text.removeprefix(_LINK).rstrip("\r\n")
-    return Path(os.path.realpath(link))  # Path.resolve raises where links lead in a circle
-
-
-def _require_trusted(top: Path, link: Path, directory: Path, env: Mapping[str, str]) -> None:
-    trusted = {0, os.geteuid()}
-    if os.geteuid() == 0 and env.get("SUDO_UID", "").isdecimal():
-        trusted.add(int(env["SUDO_UID"]))  # as git: the user who runs this as root
-    for path in (top, link, directory):
-        if os.path.lexists(path) and (owner := path.lstat().st_uid) not in trusted:
-            if not _is_declared_safe(top, env):
-                raise ForeignRepositoryError(top, path, owner)
-            return
-
-
-def _is_declared_safe(top: Path, env: Mapping[str, str]) -> bool:
-    """Return whether the user's git configuration lists the directory, or all of them; an empty entry clears the
-    list.
-    """
-    safe = False
-    for _, value in command.user_configuration(env, r"^safe\.directory$"):
-        safe = bool(value) and (safe or value == "*" or Path(value) == top)
-    return safe
-
-
-def _user(number: int) -> str:
-    try:
-        return f"{pwd.getpwuid(number).pw_name} (uid {number})"
-    except KeyError:
-        return f"uid {number}"
-
-
-# A file of the project as commits have it, read by the system's git: nothing of the repository is run.
-#
-# Sources: gitrevisions(7) for what a revision may be called and for REV:./PATH; git-rev-parse(1), git-cat-file(1),
-# git-rev-list(1).
-
-
-def commit_of(project: Path, revision: str, env: Mapping[str, str]) -> str | None:
-    """The commit that `revision` means in the repository around `project`; None where it means none.
-
-    Raises FetchError where git cannot run, or the repository is another user's.
-    """
-    if not revision or revision.startswith("-"):
-        return None
-    return _parsed(project, f"{revision}^{{commit}}", env)
-
-
-def commits(project: Path, path: str, most: int, env: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Commit and day ("2026-11-20") of each change of a file below `project`, newest first; `most` of them.
-
-    Empty where there is no repository, or nothing is committed. Raises FetchError as `commit_of`.
-    """
-    arguments = ["rev-list", f"--max-count={most}", "--format=%cs", "HEAD", "--", f"./{path}"]
-    lines = (_run(project, arguments, env) or "").splitlines()
-    return [(head.removeprefix("commit "), day) for head, day in zip(lines[::2], lines[1::2], strict=True)]
-
-
-def shallow(project: Path, env: Mapping[str, str]) -> bool:
-    """Return whether the repository around `project` was cloned without all of its history."""
-    return (_run(project, ["rev-parse", "--is-shallow-repository"], env) or "").strip() == "true"
-
-
-def file_at(project: Path, commit: str, path: str, env: Mapping[str, str]) -> str | None:
-    """The text of a file below `project` as the commit has it; None where it has none."""
-    blob = _parsed(project, f"{commit}:./{path}", env)
-    return _run(project, ["cat-file", "blob", blob], env) if blob else None
-
-
-def _parsed(project: Path, name: str, env: Mapping[str, str]) -> str | None:
-    return (_run(project, ["rev-parse", "--verify", "--quiet", name], env) or "").strip() or None
-
-
-def _run(project: Path, arguments: Sequence[str], env: Mapping[str, str]) -> str | None:
-    """Return what git prints. None without a repository, or where it has no such thing or lacks its objects."""
-    tree = find(project, env)
-    try:
-        return tree.run(project, arguments) if tree else None
-    except FailedError:
-        return None

@@ -5,17 +5,12 @@ from typing import TYPE_CHECKING
 from imagegen.core.deferred import lazy_names
 
 if TYPE_CHECKING:
-    from imagegen.core.net.address import Page, file_path, is_file
-    from imagegen.core.net.answer import (
-        DeniedError,
-        Missing,
-        MissingFiles,
-        NotFoundError,
-        UnavailableError,
-        UnreachableError,
-    )
+    from imagegen.core.net.address import file_path, is_file
     from imagegen.core.net.client import ByteSink, Client
+    from imagegen.core.net.missing import Missing, MissingFiles
     from imagegen.core.net.package_index import with_indexes
+    from imagegen.core.net.page import Page
+    from imagegen.core.net.status import DeniedError, NotFoundError, UnavailableError, UnreachableError
 
 __all__ = [
     "ByteSink",
@@ -35,9 +30,11 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "address": ("Page", "file_path", "is_file"),
-        "answer": ("DeniedError", "Missing", "MissingFiles", "NotFoundError", "UnavailableError", "UnreachableError"),
+        "address": ("file_path", "is_file"),
         "client": ("ByteSink", "Client"),
+        "missing": ("Missing", "MissingFiles"),
         "package_index": ("with_indexes",),
+        "page": ("Page",),
+        "status": ("DeniedError", "NotFoundError", "UnavailableError", "UnreachableError"),
     },
 )

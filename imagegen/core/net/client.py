@@ -1,118 +1,24 @@
-"""HTTP client: documents, ranges, downloads that are resumed and verified, and requests with a body.
-
-Credentials are not sent to a redirect's target; certificates, proxies, time limits and cancellation are the client's. A
-request that failed half-way may have taken effect: a caller whose request must not be repeated asks the server for its
-state before it retries.
-"""
+"""The client that reads: documents, pieces, and downloads that are resumed and verified."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from http import HTTPStatus
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
-from imagegen.core.net.address import MAX_PAGE, Page, file_path, first_bytes, is_file, read_page
-from imagegen.core.net.answer import (
-    Partial,
-    TryAgainError,
-    check_willing,
-    continues,
-    opened,
-    partial,
-    size_of,
-    whole_size,
-)
-from imagegen.core.net.request import CHUNK, Body, authorized
+from imagegen.core.net.address import file_path, is_file
+from imagegen.core.net.local_files import opened
+from imagegen.core.net.page import MAX_PAGE, Page, first_bytes, read_page
+from imagegen.core.net.partial import Partial, partial
+from imagegen.core.net.request import CHUNK, authorized
+from imagegen.core.net.status import TryAgainError, continues, size_of, whole_size
 from imagegen.core.progress import Meter
 from imagegen.core.store import Store
 from imagegen.core.text import redact
-
-_SILENCE = 300.0  # seconds: a registry moves gigabytes before it answers the request that ends an upload
-_MAX_SAID = 1 << 16  # bytes that are read of what a server says
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Reply:
-    """A server's answer with any status, 404 and 405 as well as 201; `url` is the answering address, without
-    credentials.
-    """
-
-    url: str
-    status: int
-    headers: Mapping[str, str]  # names in any case
-    body: bytes  # its beginning
-
-
-def small(data: bytes) -> Body:
-    """A body that is in memory already."""
-    return Body(len(data), lambda: iter((data,)))
-
-
-class Sender:
-    """Sends requests; thread-safe. `silence` is how many seconds a server may take to answer after a body was sent."""
-
-    def __init__(self, client: Client, *, silence: float = _SILENCE) -> None:
-        self._exchange, self._silence = client.exchange, silence
-
-    def ask(
-        self,
-        method: str,
-        url: str,
-        *,
-        authorization: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        body: Body | None = None,
-    ) -> Reply:
-        """Send a request as `once`, and again where that may help: for requests that may arrive twice.
-
-        Raises FetchError.
-        """
-        return self.retry(url, lambda: self.once(method, url, authorization=authorization, headers=headers, body=body))
-
-    def once(
-        self,
-        method: str,
-        url: str,
-        *,
-        authorization: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        body: Body | None = None,
-        limit: int = _MAX_SAID,
-        follow: bool = True,
-    ) -> Reply:
-        """Send one request, inside `retry`. Raises DeniedError, and for transient faults the errors that `retry`
-        repeats on.
-
-        `limit` is the number of bytes of the answer to read; without `follow`, a redirect is returned like another
-        answer. `authorization` is a header for the first origin only; redirects to another origin do not get it.
-        """
-        sent_headers = {"Accept-Encoding": "identity", **(headers or {}), **authorized(authorization)}
-        exchange, silence = self._exchange, self._silence if method in ("PUT", "PATCH") else None
-        with exchange.answer(
-            method, url, sent_headers, body, check=check_willing, silence=silence, follow=follow
-        ) as answer:
-            exchange.alive(answer)
-            reply_body = b""
-            for chunk in exchange.chunks(answer):
-                reply_body += chunk
-                if len(reply_body) >= limit:
-                    break
-            return Reply(answer.url, answer.response.status_code, answer.response.headers, reply_body[:limit])
-
-    def retry(
-        self, url: str, once: Callable[[], T], *, headway: Callable[[], int] = lambda: 0, aim: str = "be written to"
-    ) -> T:
-        """Call `once` until it gives something; tries that leave `headway`, in bytes, where it was are counted."""
-        return self._exchange.retry(url, once, headway=headway, aim=aim)
-
-
-# The client that reads: documents, pieces, and downloads that are resumed and verified.
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from imagegen.core.config import Settings, mirror_name
 from imagegen.core.data import parse_json
 from imagegen.core.deferred import dataclass
 from imagegen.core.errors import FetchError
-from imagegen.core.net.address import Page, file_path, is_file
+from imagegen.core.net.address import file_path, is_file
+from imagegen.core.net.page import Page
 from imagegen.core.text import redact
 from imagegen.core.types import names_file, url_path
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from imagegen.core.deferred import dataclass
-from imagegen.core.oci import digest_of, is_digest
 from imagegen.core.store.layout import DamagedError, Store
 from imagegen.core.types import Digest, Size
+from imagegen.oci.documents import digest_of, is_digest
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

@@ -24,8 +24,9 @@ from typing import BinaryIO
 
 from imagegen.core import stopping, temporary
 from imagegen.core.errors import StoreError
-from imagegen.core.oci import BLOBS, INDEX_FILE, LAYOUT_FILE, LAYOUT_VERSION, blob_name, is_digest
 from imagegen.core.store import disk
+from imagegen.oci.documents import is_digest
+from imagegen.oci.layout import BLOBS, INDEX_FILE, LAYOUT_FILE, LAYOUT_VERSION, blob_name
 
 _CHUNK = 1 << 20
 _SECOND = 10**9  # nanoseconds

@@ -1,4 +1,4 @@
-"""Bases: the operating-system layers under the stack, resolved into a lock and built to the bit.
+"""Bases, which are the operating-system layers under the stack, resolved into a lock and built to the bit.
 
 The `debian` kind is a root file tree made by mmdebstrap from signed packages; the `registry` kind any image by digest.
 """

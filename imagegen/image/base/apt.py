@@ -1,4 +1,4 @@
-"""A separate apt beside the host's: it reads signed archives and changes nothing on the machine.
+"""A separate apt that reads signed archives and changes nothing on the machine.
 
 It ignores the host's configuration, hooks, preferences, lists and packages, except for the administrator's settings for
 trusting expired archives and for network access.
@@ -73,7 +73,7 @@ class AptSource:
 
 @dataclass(frozen=True)
 class AptSystem:
-    """The system that apt resolves for: what is installed there, beside its sources; empty without an image."""
+    """The installed packages, keys and preferences that apt resolves with; empty without an image."""
 
     status: bytes = b""  # dpkg's
     trusted: Mapping[str, bytes] = field(default_factory=dict)  # keyrings for all archives, by file name
@@ -84,7 +84,7 @@ class Apt:
     """apt-get with all its state below `root`, an empty directory, for the given sources.
 
     The attribute `roots` maps each archive to its address as apt prints it, without credentials. Without
-    `architecture` it is the host's. Raises BaseError: no apt on this machine, and from `run` what apt reports.
+    `architecture` it is the host's. Raises BaseError if the machine has no apt; `run` raises it with apt's errors.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Apt:
         return "".join(f"{name}: {value}\n" for name, value in fields.items() if value)
 
     def run(self, *arguments: str) -> str:
-        """Return what apt-get prints on stdout; `download` puts its files into `root`."""
+        """Run apt-get and return its stdout; `download` puts its files into `root`."""
         command = ["apt-get", "--quiet", "--quiet", *arguments]
         try:
             process = programs.run(
@@ -220,7 +220,7 @@ def _write(folder: Path, files: Mapping[str, bytes]) -> None:
 def _credentials(root: str, settings: Settings) -> tuple[str, str]:
     """An archive's address without its credentials, and the line of auth.conf that has them instead.
 
-    apt shows parts of what stands in an address, wherever a password holds what is special there. It reads no ~/.netrc.
+    apt prints parts of an address whose password has special characters. It does not read ~/.netrc.
     """
     if is_file(root):
         return f"file:{file_path(root)}", ""  # apt prints it so, however it was written
@@ -286,7 +286,7 @@ _URI_LINE = re.compile(
 
 
 def resolve(base: Base, platform: str, settings: Settings, progress: Progress) -> LockedBase:
-    """Return the exact packages of `base` in the archive as it is now: essential ones, apt, its own, dependencies.
+    """Return the exact packages of `base` in today's archive: essential ones, apt, its own, dependencies.
 
     `platform` is the cell's, "linux/arm64". Recommended packages stay out. For kind registry, return the image that its
     name resolves to now, or raise FetchError. Raises BaseError: no apt or keyring on this machine, no mirror known, the
@@ -314,7 +314,7 @@ def architecture_of(platform: str) -> str:
 
 
 def official(release: DebianRelease, settings: Settings, *, pockets: bool = True) -> list[AptSource]:
-    """Return the sources of a release, with its updates; without `pockets` the first suite alone.
+    """Return the sources of a release, with its updates; without `pockets` only the first suite.
 
     Raises BaseError: no mirror known, no keyring on this machine.
     """
@@ -326,7 +326,7 @@ def official(release: DebianRelease, settings: Settings, *, pockets: bool = True
 
 
 def check_names(packages: Iterable[str], where: str) -> None:
-    """Raise BaseError for what cannot be the name of a package, before apt reads it as an option or an action."""
+    """Raise BaseError for a text that cannot be a package's name, before apt reads it as an option or an action."""
     if wrong := [name for name in packages if not _NAME.fullmatch(name)]:
         raise BaseError(
             f"{where}: {', '.join(map(repr, wrong))} cannot be a package's name",
@@ -338,7 +338,7 @@ def check_names(packages: Iterable[str], where: str) -> None:
 def parse_uris(text: str, roots: Mapping[str, str]) -> tuple[LockedDeb, ...]:
     """Return the lines of `apt-get --print-uris` as packages, sorted by name.
 
-    A line is 'URI' name_version_architecture.deb size SHA256:hash, with %XX for what a file name may not hold.
+    A line is 'URI' name_version_architecture.deb size SHA256:hash, with %XX for characters unfit for a file name.
     Raises BaseError for a line of another form and for a URI that is in none of the archives.
     """
     debs = []
@@ -357,10 +357,10 @@ def parse_uris(text: str, roots: Mapping[str, str]) -> tuple[LockedDeb, ...]:
     return tuple(sorted(debs, key=lambda deb: deb.name))
 
 
-# Packages above a base: resolved by apt against what the base's own dpkg has, from the base's own sources.
+# Packages above a base, resolved by apt against the base's dpkg status, from the base's own sources.
 #
-# The base's file tree is read for dpkg's status, sources, keyrings and preferences; imagegen's apt works
-# beside the host's. So a base that imagegen made and an image of a registry are the same here.
+# The base's file tree is read for dpkg's status, sources, keyrings and preferences; imagegen's apt is
+# separate from the host's. So a base that imagegen made and an image of a registry are the same here.
 
 
 def resolve_packages(
@@ -370,7 +370,7 @@ def resolve_packages(
 
     Recommended packages stay out. Nothing is removed, and nothing that is on hold changes. Raises BaseError: no dpkg in
     the base, no archive that can be fetched from, one that is unsigned, expired or unreachable, a package that does not
-    exist or conflicts with what the base holds.
+    exist or conflicts with the base's packages.
     """
     where = f"packages above base {name}"
     check_names(requested, where)
@@ -411,7 +411,7 @@ def read_status(tree: Path, name: str) -> bytes:
             f"base {name} has no dpkg and apt",
             code="base-no-package-manager",
             where=f"/{STATUS}",
-            why="packages are added to distributions that are made of Debian packages alone",
+            why="packages are added only to distributions that are made of Debian packages",
             fix="leave `packages` out, or use an image of Debian or Ubuntu",
         )
     return read_inside(tree, STATUS, LONGEST_STATUS)

@@ -28,7 +28,6 @@ from imagegen.core.context import Context
 from imagegen.core.data import parse_json
 from imagegen.core.errors import BaseError
 from imagegen.core.net import Missing
-from imagegen.core.oci import PLATFORMS, LayerDescriptor, digest_of
 from imagegen.core.progress import timed
 from imagegen.core.store import Store, disk
 from imagegen.core.store.cache import Cache
@@ -39,6 +38,7 @@ from imagegen.image.base.installer import ENVIRONMENT, LIMITS, AddedPackages
 from imagegen.image.base.normalise import dpkg_configuration, normalise, read
 from imagegen.lock.distributions import DebianRelease, release
 from imagegen.lock.foundation import LockedBase, LockedPackages
+from imagegen.oci.documents import PLATFORMS, LayerDescriptor, digest_of
 
 FORMAT = 1  # raise it with every change here, in normalise.py or in data/ that changes bytes
 BASES = Cache("base", LayerDescriptor)
@@ -57,7 +57,7 @@ _ENDING = {
 
 
 def key(locked: LockedBase) -> str:
-    """The digest of all that decides the layer's bytes: the packages and the format of this module.
+    """The digest of all that decides the layer's bytes, which are the packages and the format of this module.
 
     The archives' dates do not: a lock made later that has the same packages gives the same layer.
     """
@@ -157,7 +157,7 @@ def _work_directory(store: Store) -> Iterator[Path]:
 def write_repository(locked: LockedBase, store: Store, directory: Path) -> None:
     """A flat repository of exactly the locked packages; apt need not know what they depend on.
 
-    Raises BaseError for a package whose fields cannot be those of a package.
+    Raises BaseError for a package with invalid fields.
     """
     directory.mkdir()
     stanzas = []
@@ -267,7 +267,7 @@ def verify(locked: LockedBase, status: str) -> None:
     if installed != expected:
         different = sorted(" ".join(map(str, entry)) for entry in installed ^ expected)
         raise BaseError(
-            f"base {locked.name}: what dpkg installed is not what the lock names",
+            f"base {locked.name}: dpkg installed other packages than the lock names",
             code="base-packages-differ",
             why="; ".join(different),
             fix="lock the base again; if it stays so, report it",
@@ -303,8 +303,7 @@ def sources_file(release: DebianRelease, example: str) -> bytes:
 
 # Packages above a base as one layer: installed over the base's tree by the image's own apt, and compared with it.
 #
-# What decides the bytes is the base, the packages, and this module with those that it uses: the host's dpkg and apt
-# take no part in it.
+# The base, the packages, and this module with those that it uses decide the bytes. The host's dpkg and apt do not.
 
 PACKAGES_FORMAT = 1  # raise it with every change here or in normalise.py that changes bytes
 _ADDED = Cache("packages", LayerDescriptor)
@@ -312,11 +311,11 @@ _PEAK_OF_PACKAGES = 8  # bytes for a byte of package: installed, and as a layer
 _STANZA = re.compile(r"^(Package|Version|Architecture|Status): (.*)$", re.MULTILINE)
 # A user becomes root of a namespace that has the other ids as well; newuidmap makes it (shadow's, package uidmap).
 _NAMESPACE = ("unshare", "--user", "--map-root-user", "--map-auto", "--")
-_PYTHON = ("PATH", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH")  # what the interpreter may need to start
+_PYTHON = ("PATH", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH")  # the interpreter may need them
 
 
 def packages_key(added: LockedPackages, base_key: str) -> str:
-    """Return the digest of all that decides the layer's bytes: the base, the packages, and the format.
+    """Return the digest of all that decides the layer's bytes, which are the base, the packages, and the format.
 
     Neither reasons nor the archives' dates do.
     """
@@ -408,7 +407,7 @@ def _install_as_layer(
 
 
 def _run(job: AddedPackages, store: Store, settings: Settings) -> dict[str, str]:
-    """Run the installer to its end; what it leaves when it is killed is removed as the user that wrote it."""
+    """Run the installer to its end; the files of a killed one are removed as the user that wrote them."""
     # The namespace's processes are together within the limit that its maker has.
     limit = ("prlimit", f"--nproc={LIMITS.processes()}", "--")
     enter = () if os.geteuid() == 0 else (*limit, *_NAMESPACE)
@@ -452,13 +451,13 @@ def _run(job: AddedPackages, store: Store, settings: Settings) -> dict[str, str]
 
 
 def verify_status(added: LockedPackages, before: str, after: str) -> None:
-    """Raise BaseError unless exactly the locked packages came to what dpkg had, all of them installed."""
+    """Raise BaseError unless dpkg installed exactly the locked packages, in addition to those before."""
     then, now = _installed(before), _installed(after)
     expected = then | {(deb.name, deb.architecture): (deb.version, "installed") for deb in added.debs}
     if now != expected:
         different = sorted(" ".join(key) for key in now.keys() | expected if now.get(key) != expected.get(key))
         raise BaseError(
-            "what dpkg installed above the base is not what the lock names",
+            "dpkg installed other packages above the base than the lock names",
             code="base-packages-differ",
             why="; ".join(different[:20]) + f" and {len(different) - 20} more" * (len(different) > 20),
             fix="lock the base again (imagegen lock CELL --upgrade-base); if it stays so, report it",

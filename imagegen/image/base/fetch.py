@@ -21,15 +21,15 @@ from imagegen.core.config import APT_VARIABLE, Settings, archive_variable, mirro
 from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, FetchError, Location, PackagesGoneError
 from imagegen.core.net import Client, Missing, MissingFiles, NotFoundError, UnreachableError
-from imagegen.core.oci import digest_of
 from imagegen.core.progress import Meter
-from imagegen.core.registry.layout import Mirror
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.text import redact
 from imagegen.image.base.image import inside
 from imagegen.lock.distributions import archives
 from imagegen.lock.foundation import LockedBase, LockedDeb, LockedPackages
+from imagegen.oci.documents import digest_of
+from imagegen.oci.registry.mirror import Mirror
 
 _LABELS = {"Debian": "debian", "Debian-Security": "debian-security"}  # of Release files -> archive
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy")
@@ -152,7 +152,7 @@ def fetch(locked: Locked, context: Context) -> None:
             try:
                 errors = dict(zip(required, pool.map(from_mirror, required), strict=True))
             except BaseException:
-                client.close()  # a full disk or Ctrl-C is enough: the other threads stop
+                client.close()  # stops the other threads, as after a full disk or Ctrl-C
                 raise
         if all(error is None or isinstance(error, NotFoundError) for error in errors.values()):
             gone = [deb for deb, error in errors.items() if error]
@@ -165,7 +165,7 @@ def fetch(locked: Locked, context: Context) -> None:
             raise PackagesGoneError(
                 f"{len(gone)} packages of {owner} are gone: " + ", ".join(f"{deb.name} {deb.version}" for deb in gone),
                 why=f"newer ones have replaced them on the mirror; {why}",
-                fix="lock the base alone again, with the packages of today: imagegen lock CELL --upgrade-base",
+                fix="lock only the base again, with the packages of today: imagegen lock CELL --upgrade-base",
             )
     failed = {deb: error for deb, error in errors.items() if error}
     raise MissingFiles(
@@ -174,7 +174,7 @@ def fetch(locked: Locked, context: Context) -> None:
 
 
 def title(locked: Locked) -> str:
-    """Return what messages call the packages' owner."""
+    """Return the name of the packages' owner in messages."""
     return f"base {locked.name}" if isinstance(locked, LockedBase) else "the layer above the base"
 
 
@@ -204,7 +204,7 @@ def listing(debs: Sequence[LockedDeb]) -> str:
 def _not_mirrored(
     required: list[LockedDeb], locked: Locked, client: Client, store: Store, settings: Settings, meter: Meter
 ) -> list[LockedDeb]:
-    """Return the packages that the user's own mirror lacks. Only what is listed there as a package counts."""
+    """Return the packages that the user's own mirror lacks. Only packages that it lists count."""
     mirror = Mirror.of(settings, client)
     listed = mirror.listed(listing(locked.debs)) if mirror else None
     if not mirror or listed is None or listed.kind != PACKAGES:
@@ -248,7 +248,7 @@ def _from_snapshot(
         try:
             with client.impatient() as asking:
                 asking.get(f"{snapshots(name)}/")
-            for deb in debs:  # one after the other: the archive limits the rate
+            for deb in debs:  # one after the other, since the archive limits the rate
                 if deb.archive == name:
                     with suppress(NotFoundError):
                         _download(client, f"{then}/{quote(deb.path)}", deb, store, meter)
@@ -284,9 +284,9 @@ def _download(client: Client, url: str, deb: LockedDeb, store: Store, meter: Met
 
 # The archives that an image's own apt is configured with, read from its file tree: one-line and deb822 form.
 #
-# The tree may be hostile: links are followed as inside it, and a keyring is read from it alone. Source of the formats:
-# sources.list(5). What apt refuses is refused; what cannot be fetched from here (cdrom:, file: of the image, mirror
-# lists) is left out and reported.
+# The tree may be hostile: links are followed as inside it, and keyrings are read only from it. Source of the formats:
+# sources.list(5). Entries that apt refuses are refused; unsupported addresses (cdrom:, file: of the image, mirror
+# lists) are left out and reported.
 
 _LIST, _PARTS = "etc/apt/sources.list", "etc/apt/sources.list.d"
 _TRUSTED = ("etc/apt/trusted.gpg", "etc/apt/trusted.gpg.d")
@@ -297,7 +297,7 @@ _URI = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~%+=@:-]+
 _SUITE = re.compile(r"/|\./|(?:\./)?[A-Za-z0-9][A-Za-z0-9._+~-]*(?:/[A-Za-z0-9][A-Za-z0-9._+~-]*)*/?")
 _COMPONENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*(/[A-Za-z0-9][A-Za-z0-9._+-]*)*")
 _FINGERPRINT = re.compile(r"[0-9A-Fa-f]{16,64}!?")
-_NO = ("no", "false", "without", "off", "disable", "0")  # what apt takes for no (strutl.cc, StringToBool)
+_NO = ("no", "false", "without", "off", "disable", "0")  # the words that mean no to apt (strutl.cc, StringToBool)
 
 
 @dataclass(frozen=True)
@@ -313,9 +313,9 @@ class AptSuite:
 
 
 def parse_lines(text: str, file: str, architecture: str = "amd64") -> Iterator[AptSuite | str]:
-    """Yield the enabled `deb` entries of a sources.list; for what cannot be fetched from, its address.
+    """Yield the enabled `deb` entries of a sources.list; the address of each unsupported one.
 
-    Raises BaseError with file and line for what apt would not take.
+    Raises BaseError with file and line for an entry that apt would not take.
     """
     for number, written in enumerate(text.splitlines(), 1):
         where, line = Location(file, number), written.partition("#")[0].strip()
@@ -340,7 +340,7 @@ def parse_lines(text: str, file: str, architecture: str = "amd64") -> Iterator[A
 
 
 def parse_deb822(text: str, file: str, architecture: str = "amd64") -> Iterator[AptSuite | str]:
-    """Yield what `parse_lines` does, of a file in deb822 form."""
+    """Yield the entries of a file in deb822 form, as `parse_lines` does."""
     for where, fields in _stanzas(text, file):
         architectures = fields.get("architectures", "").split() or [architecture]
         enabled = fields.get("enabled", "yes").strip().lower() not in _NO
@@ -427,7 +427,7 @@ def trusted_keys(tree: Path) -> dict[str, bytes]:
 
 
 def read_preferences(tree: Path) -> dict[str, bytes]:
-    """Return the image's files of apt_preferences(5), by file name: they decide which version is installed."""
+    """Return the image's files of apt_preferences(5), by file name. They decide which version is installed."""
     folder = f"{_PREFERENCES}.d"
     names = [f"{folder}/{path.name}" for path in _listed(tree, folder, ("", ".pref")) if path.suffix in ("", ".pref")]
     preferences = {name.rpartition("/")[2]: _read(tree, name) for name in names}

@@ -20,30 +20,30 @@ from typing import Any, BinaryIO, cast
 
 import zstandard
 
-from imagegen.core import data, registry
+from imagegen.core import data
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, FetchError
-from imagegen.core.layer_tar import DAMAGED, MAX_DEPTH, OPAQUE, WHITEOUT, Allowance, Bounded, members, most_unpacked
+from imagegen.core.layer_tar import DAMAGED, Allowance, Bounded, members, most_unpacked
+from imagegen.core.layer_tree import MergedTree, SymbolicLink, TreeChange, follow_links, kind_of
 from imagegen.core.net import Client, Missing, MissingFiles, UnreachableError
-from imagegen.core.oci import LayerDescriptor, Platform, RemoteImage, digest_of
 from imagegen.core.progress import Progress, timed
-from imagegen.core.registry.layout import Mirror
-from imagegen.core.registry.reference import variable
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.lock.foundation import LockedBase
+from imagegen.oci import registry
+from imagegen.oci.documents import LayerDescriptor, Platform, RemoteImage, digest_of
+from imagegen.oci.registry.mirror import Mirror
+from imagegen.oci.registry.reference import variable
 from imagegen.spec.foundation import Base
 
 # The layers of an image, one over the other, as a file tree. They are hostile: nothing is ever written outside.
 #
-# Source: OCI image-spec v1.1, layer.md (change types, whiteouts). Links mean what they mean inside the tree: an
-# absolute one begins at its root, and `..` ends there, as for a process that has the tree as its root.
+# `core.layer_tree` says what each member does.
 
-_MAX_LINKS = 40  # as Linux follows at most
-_MAX_IDS = (1 << 32) - 1  # the last number is no user and no group
+_MAX_IDS = (1 << 32) - 1  # the last number does not stand for a user or group
 _CHUNK = 1 << 20
-# What a file system says of names and kinds that cannot be; all else is its own trouble.
+# The errors of a file system for impossible names and kinds; all others are its own.
 ODD = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.EEXIST, errno.ENOENT}
 _VERIFIED = Cache("diff-id", dict[str, str])
 
@@ -58,18 +58,19 @@ def unpack(layers: Iterable[LayerDescriptor], store: Store, root: Path, *, first
     tree = UnpackTarget(root, first_id)
     for layer in layers:
         with _unpacking(layer, store) as stream:
-            tree.written.clear()
+            tree.begin_layer()
             source = cast("BinaryIO", stream)
             with tarfile.open(fileobj=source, mode="r|", errorlevel=2, tarinfo=Bounded) as archive:
                 for member in members(archive):
                     try:
                         tree.add(member, archive)
-                    except OSError as error:
-                        if error.errno not in ODD:
+                    except (OSError, ValueError) as error:
+                        if isinstance(error, OSError) and error.errno not in ODD:
                             raise
                         where = f"{layer.digest}: {member.name[:200]}"
+                        why = getattr(error, "strerror", str(error))
                         raise BaseError(
-                            "a layer cannot be unpacked", code="base-layer-invalid", where=where, why=error.strerror
+                            "a layer cannot be unpacked", code="base-layer-invalid", where=where, why=why
                         ) from error
 
 
@@ -86,11 +87,21 @@ def verified(layer: LayerDescriptor, store: Store) -> bool:
 
 
 def inside(root: Path, path: str) -> Path:
-    """Return where `path`, absolute in the tree, lies: links followed as inside it.
+    """Return the location of `path`, absolute in the tree, with links followed inside the tree.
 
-    BaseError where links form a cycle.
+    Raises BaseError for links in circles, and for a path that is too deep.
     """
-    return UnpackTarget(root).place(path, follow_last=True)
+
+    def look(directory: Path, name: str, _is_last: bool) -> Path | SymbolicLink:
+        location = directory / name
+        return SymbolicLink(os.readlink(location)) if location.is_symlink() else location
+
+    try:
+        return follow_links(path, root, look)[-1]
+    except ValueError as error:
+        raise BaseError(
+            "a path cannot be followed", code="base-layer-invalid", where=path[:200], why=str(error)
+        ) from error
 
 
 def read_inside(root: Path, path: str, longest: int) -> bytes:
@@ -116,7 +127,7 @@ def _unpacking(layer: LayerDescriptor, store: Store) -> Iterator[_Hashed]:
             yield stream
             while stream.read(_CHUNK):
                 pass
-            for _ in blob:  # to its end, where it is verified
+            for _ in blob:  # the store verifies it at its end
                 pass
     except (*DAMAGED, zlib.error, zstandard.ZstdError, gzip.BadGzipFile) as error:
         raise BaseError(
@@ -124,12 +135,14 @@ def _unpacking(layer: LayerDescriptor, store: Store) -> Iterator[_Hashed]:
         ) from error
     if (diff_id := f"sha256:{stream.hash.hexdigest()}") != layer.diff_id:
         why = f"expected diff_id {layer.diff_id}, got {diff_id}"
-        raise BaseError("a layer is not what its image says", code="base-layer-differs", where=layer.digest, why=why)
+        raise BaseError(
+            "a layer differs from its image's config", code="base-layer-differs", where=layer.digest, why=why
+        )
     _VERIFIED.put(store, layer.digest, {"diff_id": layer.diff_id})
 
 
 class _Hashed:
-    """A stream that hashes what is read from it, and ends where more comes than any layer holds."""
+    """A stream that hashes the bytes read from it. Raises BaseError after more bytes than any layer has."""
 
     def __init__(self, stream: Any, most: int) -> None:
         self._stream, self._most = stream, most
@@ -155,23 +168,28 @@ def decompressed(blob: BinaryIO, kind: str) -> Any:
 
 
 class UnpackTarget:
-    """A file tree below a directory of this machine, to which members of archives are added."""
+    """An empty directory of this machine, to which members of archives are added as a file tree."""
 
     def __init__(self, root: Path, first_id: int | None = None) -> None:
         self._root, self._first_id = root, first_id
         self._allowance = Allowance()
-        self.written: set[Path] = set()  # by the current layer: whiteouts apply to the layers below it
+        self._tree = MergedTree[None]()
+
+    def begin_layer(self) -> None:
+        self._tree.begin_layer()
 
     def add(self, member: tarfile.TarInfo, archive: tarfile.TarFile) -> None:
+        """Add a member of the current layer. Raises BaseError, ValueError, OSError for an invalid one."""
         self._count(member.name, member.size)
-        path = self.place(member.name)
-        if path == self._root:
-            return
-        self._make_parents(path)
-        if path.name.startswith(WHITEOUT):
-            self._white_out(path)
-        else:
-            self._put(member, archive, path)
+        change = self._tree.add(member.name, kind_of(member), None, member.linkname)
+        for path in change.removed:
+            _remove(self._root / path)
+        for path in change.created:
+            self._count(path)
+            (self._root / path).mkdir()
+            self._give(self._root / path, 0, 0)
+        if change.path:
+            self._put(member, archive, change)
 
     def _count(self, path: str, size: int = 0) -> None:
         """Count a member with `size` bytes, or a directory that a member's path implies."""
@@ -180,85 +198,17 @@ class UnpackTarget:
                 "the image unpacks to more than any image holds", code="base-layer-too-large", where=path, why="a bomb"
             )
 
-    def place(self, name: str, *, follow_last: bool = False) -> Path:
-        """The path that `name` means, below the root and with no link in it."""
-        names = [part for part in reversed(name.split("/")) if part not in ("", ".")]
-        path, followed = self._root, 0
-        while names:
-            part = names.pop()
-            if part == "..":
-                path = path if path == self._root else path.parent
-                continue
-            path /= part
-            if path.is_symlink() and (names or follow_last):
-                followed += 1
-                if followed > _MAX_LINKS:
-                    raise BaseError("links run in circles", code="base-layer-invalid", where=name)
-                target = os.readlink(path)
-                path = self._root if target.startswith("/") else path.parent
-                names += [part for part in reversed(target.split("/")) if part not in ("", ".")]
-        if len(path.parts) - len(self._root.parts) > MAX_DEPTH:
-            raise BaseError(
-                f"more than {MAX_DEPTH} folders lie in each other", code="base-layer-invalid", where=f"{name[:200]}…"
-            )
-        return path
-
-    def _make_parents(self, path: Path) -> None:
-        """Make the parents of a path that `place` gave: those that exist are no links."""
-        missing = []
-        parent = path.parent
-        while not parent.is_dir():
-            missing.append(parent)
-            parent = parent.parent
-        for folder in reversed(missing):
-            self._count(folder.name)
-            _remove(folder)  # a file, where this layer has a directory
-            folder.mkdir()
-            self._give(folder, 0, 0)
-
-    def _mark(self, path: Path) -> None:
-        """Record the path as this layer's, with the directories that lead there."""
-        while path not in self.written and path != self._root:
-            self.written.add(path)
-            path = path.parent
-
-    def _white_out(self, path: Path) -> None:
-        if path.name == OPAQUE:
-            for child in path.parent.iterdir():
-                self._remove_lower(child)
-            return
-        self._remove_lower(path.with_name(path.name.removeprefix(WHITEOUT)))
-
-    def _remove_lower(self, path: Path) -> None:
-        """Remove what lower layers have there; a directory that this layer writes into loses the rest."""
-        if path not in self.written:
-            _remove(path)
-        elif path.is_dir() and not path.is_symlink():
-            for child in path.iterdir():
-                self._remove_lower(child)
-
-    def _put(self, member: tarfile.TarInfo, archive: tarfile.TarFile, path: Path) -> None:
-        if not (member.isdir() or member.isreg() or member.issym() or member.islnk()):
-            return  # devices and pipes: the sandbox has its own
-        source = self.place(member.linkname) if member.islnk() else None
-        if source is not None and not (source.is_file() or source.is_symlink()):
-            raise BaseError(
-                "a hard link leads to no file",
-                code="base-layer-invalid",
-                where=member.name,
-                why=f"to {member.linkname}",
-            )
-        if source == path:
-            return
-        self._mark(path)
-        if not (member.isdir() and path.is_dir() and not path.is_symlink()):
-            _remove(path)
-        if source is not None:
-            os.link(source, path, follow_symlinks=False)
+    def _put(self, member: tarfile.TarInfo, archive: tarfile.TarFile, change: TreeChange) -> None:
+        """Write a member at a path without links, which is free, or a directory that it is merged with."""
+        path = self._root / change.path
+        if change.source:
+            os.link(self._root / change.source, path, follow_symlinks=False)
         elif member.issym():
             path.symlink_to(member.linkname)
+            self._give(path, member.uid, member.gid)
         elif member.isdir():
-            path.mkdir(exist_ok=True)
+            if not change.is_merged:
+                path.mkdir()
             self._set_mode(path, member, 0o700)
         else:
             content = archive.extractfile(member)
@@ -266,8 +216,6 @@ class UnpackTarget:
             with path.open("xb") as file:
                 shutil.copyfileobj(content, file, _CHUNK)
             self._set_mode(path, member, 0o600)
-        if member.issym():
-            self._give(path, member.uid, member.gid)
 
     def _set_mode(self, path: Path, member: tarfile.TarInfo, least: int) -> None:
         """Set the mode of a file or directory; `least` are the minimum permissions of its owner."""
@@ -292,7 +240,7 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-# A base from a container registry: its image taken as it is, layer by layer, by digest.
+# The unchanged image of a container registry as a base, fetched by digest, layer by layer.
 
 _FORMAT = 1  # of how layers are unpacked
 _CONFIRMED = Cache("registry-image", dict[str, str])
@@ -342,7 +290,7 @@ def require_published(locked: LockedBase, platform: str, context: Context) -> No
             if name not in ("config", "labels") and locked_fields[name] != published_fields[name]
         ]
         raise BaseError(
-            f"base {locked.name} is not what the lock says of it",
+            f"base {locked.name} differs from the lock",
             code="base-image-differs",
             where=str(reference),
             why=f"the registry's image with this digest differs in {', '.join(wrong)}: the lock was edited",
@@ -354,7 +302,7 @@ def require_published(locked: LockedBase, platform: str, context: Context) -> No
 def fetch(locked: LockedBase, context: Context) -> None:
     """Fetch every layer into the store. Raises MissingFiles that names all layers that could not be fetched.
 
-    Raises BaseError for a layer that unpacks to something else than its image states. What was fetched before stays in
+    Raises BaseError for a layer whose contents differ from its image's config. Layers that were fetched before stay in
     the store.
     """
     _download(locked, context)
@@ -387,7 +335,7 @@ def _download(locked: LockedBase, context: Context) -> None:
             try:
                 lacking = [file for file in pool.map(download, required) if file]
             except BaseException:
-                client.close()  # a full disk or Ctrl-C is enough: the other threads stop
+                client.close()  # stops the other threads, as after a full disk or Ctrl-C
                 raise
     if lacking:
         raise MissingFiles(lacking, context.store.root)
@@ -406,13 +354,15 @@ def missing(locked: LockedBase, store: Store) -> list[Missing]:
 
 
 def needed(locked: LockedBase, store: Store) -> int:
-    """Bytes, about, that the base takes in the store beyond what is there."""
+    """Estimate the bytes that the missing layers and their file tree take in the store."""
     return (1 + UNPACKED) * sum(layer.size for layer in _lacking(locked, store))
 
 
 def _content(locked: LockedBase) -> RemoteImage:
     if locked.content is None:
-        raise BaseError(f"base {locked.name} is no image of a registry", code="base-not-published", fix="lock again")
+        raise BaseError(
+            f"base {locked.name} is not an image of a registry", code="base-not-published", fix="lock again"
+        )
     return locked.content
 
 

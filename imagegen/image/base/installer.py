@@ -1,4 +1,4 @@
-"""Install Debian packages over the file tree of an image, and write what they changed as a layer: a process of its own.
+"""Install Debian packages over the file tree of an image, and write the changes as a layer, in a separate process.
 
 Started by a user, it is the first process of a user namespace in which that user is root and the ids of /etc/subuid are
 the others. Started as root, it gives the tree to ids of the host that own nothing (`first_id`). The image's own apt and
@@ -21,13 +21,13 @@ from pathlib import Path
 
 from imagegen.core.errors import ImagegenError
 from imagegen.core.layer_tar import most_unpacked
-from imagegen.core.oci import LayerDescriptor
 from imagegen.core.sandbox import Limits, first_id, run_to_end, visible
 from imagegen.core.store import Store
 from imagegen.core.types import EPOCH
 from imagegen.image.base.apt import LONGEST_STATUS, STATUS
 from imagegen.image.base.image import ODD, inside, read_inside, unpack
 from imagegen.image.base.normalise import snapshot, write_difference
+from imagegen.oci.documents import LayerDescriptor
 
 _PACKAGES = "/tmp/packages"  # noqa: S108 - the sandbox's own /tmp
 _POLICY = "usr/sbin/policy-rc.d"  # answers whether a service may be started (invoke-rc.d(8)): never
@@ -40,8 +40,8 @@ ENVIRONMENT = {
     "TZ": "UTC",
     "DEBIAN_FRONTEND": "noninteractive",
     "SOURCE_DATE_EPOCH": str(EPOCH),
-    # With SOURCE_DATE_EPOCH, Debian's scripts compile modules with a hash of the source. What an import would write by
-    # the way is bound to the source's mtime instead, which the image does not keep.
+    # With SOURCE_DATE_EPOCH, Debian's scripts compile modules with a hash of the source. Byte-code of an import has the
+    # source's mtime instead, which the image does not keep.
     "PYTHONDONTWRITEBYTECODE": "1",
 }
 # The image's own apt finds the order of installation. It sees these packages and dpkg's status, and no archive.
@@ -102,7 +102,7 @@ def _mount_point(tree: Path, first: int) -> Iterator[None]:
     policy.touch()
     mount_point = policy.stat()
     yield
-    policy = inside(tree, _POLICY)  # again: the packages' scripts may have put links on the way
+    policy = inside(tree, _POLICY)  # the packages' scripts may have put links on the way
     if policy.exists() and os.path.samestat(policy.lstat(), mount_point):
         policy.unlink()
 
@@ -113,7 +113,7 @@ def _install(tree: Path, packages: Path, policy: Path, limits: Limits) -> None:
     argv = [*COMMAND.split(), *debs]
     sources = (tree, packages, policy)
     root, debs_of, policy_of = visible(sources)
-    # Mount points without links: bubblewrap would follow those of the tree to files of the host. /proc comes
+    # Mount points without links, since bubblewrap would follow links of the tree to files of the host. /proc comes
     # last, since its own links lead there too: a mount point such as proc/1/root is a directory of the tree until then.
     proc, dev, tmp, run_dir, policy_rc = (
         f"/{inside(tree, path).relative_to(tree)}" for path in ("proc", "dev", "tmp", "run", _POLICY)

@@ -1,7 +1,7 @@
 """A file tree as a tar that depends on nothing but its files: a base's whole root, and the difference of two trees.
 
-mmdebstrap gives a tar whose files differ between two runs in times, logs, caches, and in what it takes from the host.
-`normalise` drops those, orders the rest, and writes headers that hold nothing but what the image needs. Sources: tar(5)
+mmdebstrap gives a tar whose files differ between two runs in times, logs, caches, and in files from the host.
+`normalise` drops those, sorts the others, and writes only the headers that the image needs. Sources: tar(5)
 for pax headers; the files that differ were found by comparing builds, and in Debian's ReproducibleInstalls wiki page.
 """
 
@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from imagegen.core.errors import BaseError
-from imagegen.core.layer_tar import DAMAGED, MAX_DEPTH, WHITEOUT, Allowance, Bounded
+from imagegen.core.layer_tar import DAMAGED, MAX_DEPTH, Allowance, Bounded
 from imagegen.core.layer_tar import members as read_members
+from imagegen.core.layer_tree import whiteout_of
 from imagegen.core.types import EPOCH
 
-# Documentation stays out of the image, copyright files excepted; what apt installs later is kept as lean. The last
+# Documentation stays out of the image, except for copyright files, also when apt installs packages later. The last
 # rule that matches wins, as dpkg(1) says of --path-exclude and --path-include.
 DOCUMENTATION = (
     ("exclude", "/usr/share/doc/*"),
@@ -36,7 +37,7 @@ DOCUMENTATION = (
     ("exclude", "/usr/share/man/*"),
 )
 
-# What differs between builds or comes from the host that built. Engines provide /dev, hostname and resolv.conf.
+# Files that differ between builds or come from the host that built. Engines provide /dev, hostname and resolv.conf.
 _STATE = (
     "dev/*",
     "etc/*-",  # the account files as they were before the last change
@@ -65,8 +66,8 @@ def normalise(source: BinaryIO, write: Callable[[bytes], object], files: Mapping
     """Write the tar in `source` (seekable, uncompressed) to `write`, normalised, with `files` (path -> contents) in it.
 
     Entries are sorted by path; owners are numbers; extended attributes are kept, all else that tar can say is not.
-    Raises BaseError, naming the member, for what no root file tree holds: a path that leaves the tree, two members
-    of one path, a member without a directory above it, a device, a hard link to nothing.
+    Raises BaseError, naming the member, for a path that leaves the tree, two members of one path, a member without a
+    directory above it, a device, a hard link to nothing.
     """
     with _opened(source) as tar:
         members = _members(tar)
@@ -144,14 +145,14 @@ def _holder(members: Mapping[str, tarfile.TarInfo], path: str) -> str:
         if path in seen or path not in members:
             raise _refused(members[min(seen)], "it is a hard link to nothing")
     if not members[path].isreg():
-        raise _refused(members[path], "a hard link leads to it, and it is no file")
+        raise _refused(members[path], "a hard link leads to it, and it is not a file")
     return path
 
 
 def _kept(members: Mapping[str, tarfile.TarInfo], files: Mapping[str, bytes]) -> set[str]:
     """Paths that are not dropped, and the directories above them."""
     paths = {path.rpartition("/")[0] for path in files} - {""}
-    for path in sorted(members, reverse=True):  # what lies in a directory comes before it
+    for path in sorted(members, reverse=True):  # the contents of a directory come before it
         if path in paths or not _is_dropped(path, members[path]):
             paths.add(path)
             paths.add(path.rpartition("/")[0])
@@ -193,7 +194,7 @@ def _write(write: Callable[[bytes], object], info: tarfile.TarInfo, data: bytes 
 
 def _refused(member: tarfile.TarInfo | None, why: str) -> BaseError:
     return BaseError(
-        "mmdebstrap's archive holds what no base may hold",
+        "mmdebstrap's archive has an invalid member",
         code="base-content-invalid",
         where=member.name if member else None,
         why=why,
@@ -203,7 +204,7 @@ def _refused(member: tarfile.TarInfo | None, why: str) -> BaseError:
 # The difference of two file trees as one layer: a normalised tar that depends on nothing but the files.
 #
 # Added and changed entries stand in it with their owners, modes and extended attributes, removed ones as whiteouts;
-# state of this machine and caches, and what engines mount, are no part of it. Source: OCI image-spec
+# state of this machine, caches, and the engines' mounts are left out. Source: OCI image-spec
 # v1.1, layer.md (change types, hard links, whiteouts).
 
 _MOUNTED = ("dev", "proc", "run", "sys", "tmp")  # at the top: an engine's, or empty in every container
@@ -223,7 +224,7 @@ class PathState:
 
 
 def snapshot(root: Path, first_id: int = 0) -> dict[str, PathState]:
-    """Return path -> entry of all that is below `root`, but for what engines mount. Links are not followed.
+    """Return path -> entry of all that is below `root`, except for the engines' mounts. Links are not followed.
 
     Owners are counted from `first_id`. Raises BaseError for more entries, more bytes of names, or deeper
     directories, than a base has.
@@ -252,7 +253,7 @@ def write_difference(
     if sum({after[path].changed[0]: after[path].size for path in put}.values()) > most:
         raise _too_large(f"{most >> 20} MiB")
     gone = [path for path in before if path not in after and not is_state(path) and _has_parent(path, after)]
-    whiteouts = {f"{path.rpartition('/')[0]}/{WHITEOUT}{path.rpartition('/')[2]}".lstrip("/"): path for path in gone}
+    whiteouts = {whiteout_of(path) for path in gone}
     above = {parent for path in (*put, *gone) for parent in _parents(path)}
     written: dict[tuple[int, ...], str] = {}  # device and inode -> the path that its contents stand at
     for path in sorted({*put, *above, *whiteouts}):
@@ -307,7 +308,7 @@ def _differs(path: str, now: PathState, before: Mapping[str, PathState], root: P
 
 
 def _has_parent(path: str, after: Mapping[str, PathState]) -> bool:
-    """Return whether the directory above is still there: a directory that is gone takes along what lay in it."""
+    """Return whether the directory above is still there, since a directory is removed with its contents."""
     parent = path.rpartition("/")[0]
     return not parent or (parent in after and stat.S_ISDIR(after[parent].mode))
 
@@ -328,7 +329,7 @@ def _write_entry(
         info.type, info.linkname = tarfile.SYMTYPE, entry.target
     elif not stat.S_ISREG(entry.mode):
         raise BaseError(
-            "a package makes what no layer may hold",
+            "a package creates a file that layers cannot have",
             code="base-packages-unsupported-file",
             where=f"/{path}",
             why="it is a device or a pipe",
@@ -352,8 +353,8 @@ def _write_entry(
 def _attributes(path: Path) -> dict[str, str]:
     """File capabilities, as the pax headers that tar writes for them.
 
-    Those of a user namespace (revision 3 of struct vfs_ns_cap_data, which ends in the namespace's root) are written as
-    the others (revision 2). Source: capabilities(7).
+    Capabilities of a user namespace (revision 3 of struct vfs_ns_cap_data, which ends in the namespace's root) are
+    written as the others (revision 2). Source: capabilities(7).
     """
     try:
         value = os.getxattr(path, "security.capability", follow_symlinks=False)

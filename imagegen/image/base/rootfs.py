@@ -1,4 +1,4 @@
-"""A base's file tree, unpacked in the store: what sandboxes have as their root."""
+"""A base's file tree, unpacked in the store as the root of sandboxes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 from imagegen.core import programs
 from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, FetchError
-from imagegen.core.oci import LayerDescriptor
 from imagegen.core.progress import Progress, timed
-from imagegen.core.registry import Repository
 from imagegen.core.store import Store
 from imagegen.image.base import image
 from imagegen.image.base.build import build, key, needed
 from imagegen.image.base.image import inside, unpack
 from imagegen.lock.foundation import LockedBase
+from imagegen.oci.documents import LayerDescriptor
+from imagegen.oci.registry import Repository
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ def rootfs(
     """Return the unpacked base, built first where needed. All files belong to the caller; none is set-user-id.
 
     Where the store would have to build or fetch the base, the layers of `prebuilt` are downloaded instead and verified
-    by digest and diff_id; what cannot be downloaded is built or fetched all the same. The tree gets its name when it is
-    complete, and is unpacked again when `program`, an absolute path, is missing in it. Raises as `build` and
+    by digest and diff_id; if that fails, the base is built or fetched. The tree gets its name when it is complete, and
+    is unpacked again when `program`, an absolute path, is missing in it. Raises as `build` and
     `image.fetch` do, and BaseError when the base cannot be unpacked or has no `program`.
     """
     if prebuilt and needed(locked, context.store):
@@ -91,7 +91,7 @@ def merged_tree(
 ) -> Path:
     """Return the tree of several layers, from the bottom up, unpacked in the store under `key`.
 
-    `layers` brings them into the store. Files are as those of `rootfs`; raises as it does.
+    `layers` brings them into the store. Files and errors are as in `rootfs`.
     """
     name = key.removeprefix("sha256:")
     tree = store.root / "rootfs" / name
@@ -128,7 +128,7 @@ def _unpack(locked: LockedBase, store: Store, progress: Progress, tree: Path, pr
 
 
 def keep(work: Path, tree: Path) -> None:
-    """Give a tree that is complete its name: after a power failure what has it must have its contents."""
+    """Give a complete tree its name; after a power failure too, a tree with its name must have its contents."""
     os.utime(work)  # an archive's own root is old, and would be collected
     programs.run(["sync", "--file-system", "."], cwd=work).check_returncode()
     work.rename(tree)
@@ -137,7 +137,7 @@ def keep(work: Path, tree: Path) -> None:
 def _unpack_own(store: Store, diff_id: str, work: Path) -> None:
     """A tar that `build` has normalised."""
     command = ["tar", "--extract", "--no-same-owner", "--no-same-permissions", "--file=-"]
-    # What tar says goes to memory: it has a complaint for each file, which a pipe cannot hold while we write to it.
+    # tar's messages go to memory. There may be one for each file, which a pipe cannot hold while we write to it.
     with open(os.memfd_create("stderr"), "w+b") as stderr:
         with programs.Program[bytes](
             command, cwd=work, stdin=subprocess.PIPE, stderr=stderr, umask=0o022, env={"LC_ALL": "C.UTF-8"}

@@ -24,22 +24,19 @@ from isal import igzip, isal_zlib
 from imagegen.core.data import parse_json
 from imagegen.core.errors import FetchError
 from imagegen.core.layer_tar import DAMAGED, Allowance, Bounded, members, most_unpacked
-from imagegen.core.oci import (
-    BLOBS,
-    INDEX_FILE,
-    LAYOUT_FILE,
+from imagegen.image.inventory.layers import LayerEntry, Stream, read_layer
+from imagegen.oci.documents import (
     ImageConfig,
     LayerDescriptor,
     Manifest,
     Platform,
-    blob_name,
     digest_of,
     read_config,
     read_document,
     read_entry,
     read_index,
 )
-from imagegen.image.inventory.layers import LayerEntry, Stream, read_layer
+from imagegen.oci.layout import BLOBS, INDEX_FILE, LAYOUT_FILE, blob_name
 
 _CHUNK = 1 << 20
 _AHEAD = 8 << 20  # bytes buffered ahead of the reader
@@ -53,18 +50,18 @@ def layer(blob: Stream, digest: str | None, where: str, scratch: Path, allowance
 
     Reads the blob to its end; `scratch` and `allowance` as `read_layer`.
 
-    Raises FetchError for one that has another digest, is damaged, or holds what no layer holds.
+    Raises FetchError for one that has another digest, is damaged, or has invalid members.
     """
     plain = Plain(blob)
     try:
         entries = read_layer(plain, scratch, allowance)
-        plain.finish()  # what follows a tar's end
+        plain.finish()  # the bytes after the tar's end
     except FetchError as error:
         error.where = f"{where}: {error.where}" if error.where else where
         raise
     if digest is not None and plain.digest != digest:
         raise FetchError(
-            "a layer is not what its image says",
+            "a layer differs from its image's manifest",
             code="fetch-digest-mismatch",
             where=where,
             why=f"its digest is {plain.digest}",
@@ -99,7 +96,7 @@ class Plain:
         return data
 
     def finish(self) -> None:
-        """Read what is left, of the blob too."""
+        """Read both tar and blob to their ends."""
         for stream in (self, self._packed):
             while stream.read(_CHUNK):
                 pass
@@ -142,7 +139,7 @@ class PrefixedStream(io.RawIOBase):
 
 
 class Hashed:
-    """A stream that hashes what is read from it; `size` is how many bytes that were."""
+    """A stream that hashes the bytes read from it, and counts them in `size`."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -213,7 +210,7 @@ class Pipe:
             self._changed.notify_all()
 
     def read(self, size: int, /) -> bytes:
-        """Raises what ended the writing."""
+        """Read at most `size` bytes. Raises the exception that ended the writing."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._ended)
             if not self._waiting and self._error:
@@ -226,7 +223,7 @@ class Pipe:
 
 @contextmanager
 def piped(fill: Callable[[Pipe], None], stop: Callable[[], None]) -> Iterator[Pipe]:
-    """Yield what `fill` writes in a thread of its own; `stop` cancels it when the block fails."""
+    """Yield the bytes that `fill` writes in a thread of its own; `stop` cancels it when the block fails."""
     pipe = Pipe()
 
     def run() -> None:
@@ -279,7 +276,7 @@ def read(stream: Stream, platform: Platform, where: str, scratch: Path) -> Archi
             for member in members(tar):
                 archive.add(member, tar)
     except DAMAGED as error:
-        raise FetchError(f"{where} is no archive of an image", code="fetch-not-an-image", why=str(error)) from error
+        raise FetchError(f"{where} is not an archive of an image", code="fetch-not-an-image", why=str(error)) from error
     return archive.contents(platform)
 
 
@@ -310,7 +307,9 @@ class _Archive:
             self._held += member.size
             if self._held > _MAX_DOCUMENTS:
                 raise FetchError(
-                    f"{self._where} holds too much that is no layer", code="fetch-image-too-large", where=member.name
+                    f"{self._where} has too many bytes outside of its layers",
+                    code="fetch-image-too-large",
+                    where=member.name,
                 )
             self._documents[name] = head + content.read()
         elif head:
@@ -352,7 +351,7 @@ class _Archive:
             return config, [posixpath.normpath(path) for path in entry["Layers"]]
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise FetchError(
-                f"{self._where} is no archive of one image", code="fetch-not-an-image", why=f"{_MANIFEST}: {error}"
+                f"{self._where} is not an archive of one image", code="fetch-not-an-image", why=f"{_MANIFEST}: {error}"
             ) from error
 
 
@@ -367,7 +366,7 @@ def chosen(
         manifests = [entry[0] for entry in map(read_entry, read_index(index, where)) if entry]
     except FetchError as error:
         why = f"{INDEX_FILE}: {error.why}"
-        raise FetchError(f"{where} is no OCI layout", code="fetch-not-a-layout", why=why) from error
+        raise FetchError(f"{where} is not an OCI layout", code="fetch-not-a-layout", why=why) from error
     entries = {manifest.digest: manifest.media_type for manifest in manifests}
     required = [entry_digest for entry_digest in entries if digest in (None, entry_digest)]
     if len(required) != 1:
@@ -388,7 +387,7 @@ def _blob(document: Callable[[str], bytes | None], digest: str, where: str) -> b
     data = document(digest)
     if data is None or digest_of(data) != digest:
         raise FetchError(
-            f"{where} lacks what it names",
+            f"{where} lacks a blob that it names",
             code="fetch-image-incomplete",
             why=f"{digest} is not there" if data is None else "it is damaged",
         )

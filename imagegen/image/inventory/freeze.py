@@ -26,7 +26,7 @@ _MINIMAL = frozenset({"required", "important"})  # priorities of what every syst
 
 @dataclass(frozen=True)
 class InstalledDistribution:
-    """A distribution, by its metadata. `direct_url` is that of PEP 610: {} for one that came from an index."""
+    """A distribution, by its metadata. `direct_url` is as in PEP 610; {} if it came from an index."""
 
     name: str  # normalised
     version: str  # "" where the metadata does not say
@@ -72,7 +72,7 @@ def _distribution(tree: FileTree, path: str, metadata: str) -> InstalledDistribu
 
 @dataclass(frozen=True)
 class RequestedDebs:
-    """Debian packages that were requested by name, as far as dpkg and apt show it, and those of NVIDIA's archive."""
+    """Debian packages that were requested by name, as far as dpkg and apt show it, and packages of NVIDIA's archive."""
 
     names: tuple[str, ...]
     nvidia: tuple[str, ...]
@@ -81,7 +81,7 @@ class RequestedDebs:
 def requested_debs(tree: FileTree, base_packages: Iterable[str]) -> RequestedDebs:
     """Return the packages that no other one depends on, and apt did not install for another.
 
-    Left out are those of every system, and `known`: what the base of the entry has.
+    Essential packages are left out, and so are the entry's `base_packages`.
     """
     installed = {
         paragraph["package"]: paragraph

@@ -15,15 +15,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol, TypeAlias, cast
+from typing import IO, Protocol, cast
 
 from imagegen.audit.collect import Collector
 from imagegen.audit.examine import HEAD, concerns, examine
 from imagegen.audit.model import File
 from imagegen.audit.window import OnDisk
+from imagegen.core import layer_tree
 from imagegen.core.errors import FetchError
-from imagegen.core.layer_tar import DAMAGED, OPAQUE, WHITEOUT, Allowance, Bounded, members
-from imagegen.image.inventory.tree import MAX_LINKS, Directory, Node, Regular, SymbolicLink, parent, place, steps
+from imagegen.core.layer_tar import DAMAGED, Allowance, Bounded, members
+from imagegen.core.layer_tree import DanglingLinkError, MemberKind, MergedTree, SymbolicLink, is_whiteout, kind_of
+from imagegen.image.inventory.tree import Directory, Node, Regular
 
 ReadFile = tuple[str, Regular]  # a path, and what lay there
 
@@ -91,11 +93,13 @@ def _examine(path: str, node: Regular, *, flags: int) -> File | None:
 # untrusted input: time and memory are bounded. Source: OCI image-spec v1.1, layer.md (whiteouts).
 
 _MAX_TEXT = 16 << 20  # bytes of one file
-# Bytes. Of larger files a copy without their GPU code has to do, since a stream cannot be read again where it does not:
-# those are CUDA's libraries, for which it does. It did not for the 440 MB of Triton (measured 2026-11-21).
+# Bytes. A larger file is scanned without its GPU code, since a stream cannot be read again. Only CUDA's libraries are
+# larger, and their scans need none. Triton, with 440 MB, needed its own (measured 2026-11-21).
 _WHOLE = 512 << 20
-_BUFFER = 1 << 16  # bytes: tarfile copies what is left of it for each header
+_BUFFER = 1 << 16  # bytes; tarfile copies the rest of the buffer for each header
 _BLOCK = 1 << 20
+_MAX_CREATED = 300_000  # directories that have no member of their own
+_MAX_FOLLOWED = 100_000_000  # names in targets of links
 # How libraries are found, and what an environment and a distribution say of themselves.
 _TEXT = re.compile(
     r"etc/ld\.so\.conf|etc/(.*/)?[^/]*\.conf|(etc|usr/lib)/os-release|var/lib/(dpkg/status|apt/extended_states)|(.*/)?pyvenv\.cfg|.*\.pth|.*\.egg-link|.*\.egg-info"
@@ -116,18 +120,13 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True)
-class Hard:
-    """A further name of a file."""
-
-    target: str
-
-
-@dataclass(frozen=True, slots=True)
 class LayerEntry:
-    """One path of a layer, as the tar has it."""
+    """A member of a layer; `kind` is None for a device or pipe, `target` is a link's."""
 
     path: str
-    what: SymbolicLink | Directory | Leaf | Hard
+    kind: MemberKind | None
+    leaf: Leaf | None  # of a file
+    target: str
 
 
 def read_layer(stream: Stream, scratch: Path, allowance: Allowance) -> list[LayerEntry]:
@@ -140,11 +139,10 @@ def read_layer(stream: Stream, scratch: Path, allowance: Allowance) -> list[Laye
     try:
         with tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|", bufsize=_BUFFER, tarinfo=Bounded) as archive:
             for member in members(archive):
-                fits = allowance.take(member.size, member.name, member.linkname)
-                if fits and (content := _what(member, archive, scratch)):
-                    entries.append(LayerEntry(member.name, content))
-                    fits = not isinstance(content, Leaf) or allowance.take(0, content.text or b"", members=0)
-                _require(fits, member.name)
+                _require(allowance.take(member.size, member.name, member.linkname), member.name)
+                leaf = _read_file(member, archive, scratch) if member.isreg() and not is_whiteout(member.name) else None
+                entries.append(LayerEntry(member.name, kind_of(member), leaf, member.linkname))
+                _require(leaf is None or allowance.take(0, leaf.text or b"", members=0), member.name)
     except DAMAGED as error:
         raise FetchError("a layer cannot be read", code="fetch-layer-invalid", why=str(error)) from error
     return entries
@@ -157,18 +155,8 @@ def _require(fits: bool, path: str) -> None:
         )
 
 
-def _what(
-    member: tarfile.TarInfo, archive: tarfile.TarFile, scratch: Path
-) -> SymbolicLink | Directory | Leaf | Hard | None:
-    if member.issym():
-        return SymbolicLink(member.linkname)
-    if member.isdir():
-        return Directory()
-    if member.islnk():
-        return Hard(member.linkname)
-    content = archive.extractfile(member) if member.isreg() else None
-    if content is None:
-        return None  # devices and pipes
+def _read_file(member: tarfile.TarInfo, archive: tarfile.TarFile, scratch: Path) -> Leaf:
+    content = cast("IO[bytes]", archive.extractfile(member))
     executable = bool(member.mode & 0o111)
     if member.size <= _MAX_TEXT and _TEXT.fullmatch(member.name):
         return Leaf(File(member.size, executable=executable), content.read())
@@ -178,106 +166,52 @@ def _what(
         return Leaf(collector.finish(executable=executable))
 
 
-_Folder: TypeAlias = "dict[str, _Folder | SymbolicLink | Leaf]"
-
-
 class LayeredTree:
-    """See `Tree`. Layers are added from the bottom up."""
+    """The `FileTree` of layers, which are added from the bottom up."""
 
     def __init__(self) -> None:
-        self._root: _Folder = {}
-        self._made = Allowance(members=300_000)  # directories that have no entry of their own
-        self._followed = Allowance(members=100_000_000)  # names in targets of links
+        self._tree = MergedTree[Leaf]()
 
     def add(self, layer: Iterable[LayerEntry]) -> None:
-        """Put a layer over what is there."""
-        above = []
+        """Put a layer over the others. Raises FetchError for paths that take too long to follow, or run in circles."""
+        tree = self._tree
+        tree.begin_layer()
         for entry in layer:
-            name = entry.path.rpartition("/")[2]
-            if name.startswith(WHITEOUT):
-                self._white_out(parent(entry.path), name)
-            elif name:
-                above.append(entry)
-        for entry in above:  # whiteouts are about the layers below, wherever they stand in theirs
-            self._put(entry)
+            try:
+                tree.add(entry.path, entry.kind, entry.leaf, entry.target)
+            except DanglingLinkError:
+                tree.add(entry.path, MemberKind.FILE, Leaf(File(0, unreadable="a link to nothing")))
+            except ValueError as error:
+                raise FetchError("a layer cannot be read", code="fetch-layer-invalid", why=str(error)) from error
+            _require(tree.created <= _MAX_CREATED and tree.followed <= _MAX_FOLLOWED, entry.path)
 
     def look(self, path: str) -> Node | None:
-        return _node(self._at(path))
+        return _node(self._tree.at(path))
 
     def entries(self, path: str) -> Iterator[tuple[str, Node]]:
-        folder = self._at(path)
-        for name, leaf in folder.items() if isinstance(folder, dict) else ():
-            if node := _node(leaf):
+        directory = self._tree.at(path)
+        for name, child in ((directory and directory.children) or {}).items():
+            if node := _node(child):
                 yield name, node
 
     def read(self, path: str, limit: int) -> bytes | None:
-        leaf = self._at(path)
-        text = leaf.text if isinstance(leaf, Leaf) else None
+        text = leaf.text if (leaf := self._leaf(path)) else None
         return text if text is not None and len(text) <= limit else None
 
     def examine(self, files: Mapping[str, Regular]) -> Mapping[str, File]:
-        return {path: leaf.file for path in files if isinstance(leaf := self._at(path), Leaf)}
+        return {path: leaf.file for path in files if (leaf := self._leaf(path))}
 
-    def _at(self, path: str) -> _Folder | SymbolicLink | Leaf | None:
-        node: _Folder | SymbolicLink | Leaf | None = self._root
-        for name in reversed(steps(path)):
-            if not isinstance(node, dict):
-                return None
-            node = node.get(name)
-        return node
-
-    def _white_out(self, directory: str, name: str) -> None:
-        real = place(self, directory)
-        folder = self._at(real) if real else None
-        if not isinstance(folder, dict):
-            return
-        if name == OPAQUE:
-            folder.clear()
-        else:
-            folder.pop(name.removeprefix(WHITEOUT), None)
-
-    def _put(self, entry: LayerEntry) -> None:
-        folder, name = self._directory(parent(entry.path)), entry.path.rpartition("/")[2]
-        if isinstance(entry.what, Directory):
-            if not isinstance(folder.get(name), dict):
-                folder[name] = {}
-        elif isinstance(entry.what, Hard):
-            real = place(self, entry.what.target, follow_last=False)
-            target_node = self._at(real) if real else None
-            folder[name] = (
-                target_node
-                if isinstance(target_node, Leaf | SymbolicLink)
-                else Leaf(File(0, unreadable="a link to nothing"))
-            )
-        else:
-            folder[name] = entry.what
-
-    def _directory(self, path: str) -> _Folder:
-        """The directory that `path` means, made where there is none."""
-        way, names, followed = [self._root], steps(path), 0
-        while names:
-            name = names.pop()
-            if name == "..":
-                way = way[:-1] or way
-                continue
-            node = way[-1].get(name)
-            if isinstance(node, SymbolicLink) and followed < MAX_LINKS:
-                followed += 1
-                way = [self._root] if node.target.startswith("/") else way
-                names += steps(node.target)
-                _require(self._followed.take(0, members=len(names)), node.target)
-                continue
-            if not isinstance(node, dict):
-                _require(self._made.take(0), "/".join(names))
-                node = way[-1][name] = {}
-            way.append(node)
-        return way[-1]
+    def _leaf(self, path: str) -> Leaf | None:
+        node = self._tree.at(path)
+        return node.entry if node else None
 
 
-def _node(node: _Folder | SymbolicLink | Leaf | None) -> Node | None:
-    if isinstance(node, Leaf):
-        return Regular(node.file.size, node.file.executable)
-    return Directory() if isinstance(node, dict) else node
+def _node(node: layer_tree.Node[Leaf] | None) -> Node | None:
+    if node is None:
+        return None
+    if node.target is not None:
+        return SymbolicLink(node.target)
+    return Regular(node.entry.file.size, node.entry.file.executable) if node.entry else Directory()
 
 
 # A directory of this machine as a file tree.
@@ -293,7 +227,7 @@ _UNREAD = frozenset(_UNREAD_KINDS.split())
 
 
 class Disk:
-    """See `Tree`. `root` is what paths begin at."""
+    """The `FileTree` of a directory of this machine: paths begin at `root`."""
 
     def __init__(self, root: Path) -> None:
         self._root = "" if root == Path("/") else str(root)

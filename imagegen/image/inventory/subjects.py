@@ -45,7 +45,7 @@ def known_scans(locked: Lock, store: Store) -> dict[str, bytes]:
 
 
 def import_scans(locked: Lock, store: Store, keys: Container[str], bring: Callable[[str], bytes | None]) -> None:
-    """Import the scans of the lock's wheels and base that are in `named` and that the store lacks.
+    """Import the scans of the lock's wheels and base that are in `keys` and that the store lacks.
 
     `bring` returns the scan for a key, or None; its result is trusted and stored. Its exceptions propagate, and the
     scans imported before stay.
@@ -67,8 +67,8 @@ def _keys(locked: Lock) -> Iterator[tuple[BlobCache, str]]:
 
 # A cell's lock as the subject of an audit: its wheels as they would be installed, on the base, for the cell's GPUs.
 #
-# What a build has seen of the wheels while it made layers of them is remembered by the store. The others are fetched
-# and read, and no layer is made.
+# The store keeps the scans of wheels that a build made layers of. The other wheels are fetched and read, and no layer
+# is made.
 
 SYSTEMS = BlobCache("system")
 
@@ -110,7 +110,7 @@ def blobs(locked: Lock, store: Store) -> dict[str, str]:
 
 
 def known_system(locked: Lock, store: Store) -> SystemLibraries | None:
-    """Return the scan of the cell's base, where the store has it."""
+    """Return the scan of the cell's base; None if the store lacks it."""
     data = SYSTEMS.read(store, system_key(locked))
     return None if data is None else facts.system(data)
 
@@ -212,8 +212,8 @@ def site_subject(
 ) -> Subject:
     """Return the packages in a directory of modules (site-packages, dist-packages) as the subject of an audit.
 
-    Its system is that of the root that it lies in: this machine's, or a mounted image's. Where no Python is found that
-    uses the directory, none is known. `variables` are the environment's in which this machine's Python runs. Raises
+    Its system is the root that it lies in: this machine's, or a mounted image's. If no Python uses the directory, its
+    version is unknown. `variables` are the environment's in which this machine's Python runs. Raises
     UsageError for a directory in which nothing is installed.
     """
     path = Path(os.path.realpath(directory))
@@ -236,7 +236,7 @@ def site_subject(
 
 
 def describe(editable: Mapping[str, str], progress: Progress) -> None:
-    """Log what an audit of these packages does not cover."""
+    """Log the packages that an audit does not cover."""
     for name, url in sorted(editable.items()):
         progress.say(f"note: {name} is an editable install of {url}: its modules are not audited")
 
@@ -249,7 +249,7 @@ def _root(path: Path) -> Path:
 def _nothing(directory: Path, path: Path) -> UsageError:
     sites = sorted(site for name in ("site", "dist") for site in path.glob(f"lib/python3*/{name}-packages"))
     if not directory.is_dir():
-        return UsageError(f"{directory} is no directory", code="usage-no-directory")
+        return UsageError(f"{directory} is not a directory", code="usage-no-directory")
     why = "it holds no .dist-info"
     return UsageError(
         f"nothing is installed in {directory}",

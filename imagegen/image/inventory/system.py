@@ -14,7 +14,7 @@ from pathlib import Path
 
 from imagegen.audit.model import Elf, File, InstalledDeb, OsRelease, SystemLibraries
 from imagegen.image.inventory.layers import Disk
-from imagegen.image.inventory.tree import Directory, FileTree, Regular, join, parent, place
+from imagegen.image.inventory.tree import Directory, FileTree, Regular, file_at, join, parent, place, read_file
 
 _OS_RELEASE = "/etc/os-release"
 _MAX_OS_RELEASE = 1 << 16
@@ -52,7 +52,7 @@ def installed(tree: FileTree) -> dict[str, InstalledDeb]:
 def licences(copyright_file: str) -> tuple[str, ...]:
     """The short names that a machine-readable copyright file gives to files and to the whole; else nothing.
 
-    What stands of a licence alone, in a paragraph without files, is its text.
+    A paragraph of a licence without files is its text.
     """
     names = set()
     for number, fields in enumerate(paragraphs(copyright_file)):
@@ -70,8 +70,7 @@ def _licences(tree: FileTree, package: str) -> tuple[str, ...] | None:
 
 def read_text(tree: FileTree, path: str, limit: int) -> str | None:
     """Return the text of a file behind all links; None where there is none, or it has more than `limit` bytes."""
-    real = place(tree, path)
-    content = tree.read(real, limit) if real else None
+    content = read_file(tree, path, limit)
     return None if content is None else content.decode(errors="replace")
 
 
@@ -93,8 +92,8 @@ def paragraphs(text: str) -> Iterator[dict[str, str]]:
 # The base under the packages: a root's libraries, by the names under which the dynamic loader finds them.
 #
 # Sources: ld.so(8) for the order of the search, ldconfig(8) for /etc/ld.so.conf; Debian's multiarch directories as its
-# glibc has them built in, /lib64 and /usr/lib64 as those of Red Hat's and SUSE's do. The loader's cache is not read: it
-# holds what these directories held when ldconfig last ran.
+# glibc has them built in, /lib64 and /usr/lib64 as in Red Hat's and SUSE's glibc. The loader's cache is not read, since
+# it may be older than the directories.
 
 _BUILT_IN = (
     *("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu"),
@@ -117,7 +116,7 @@ def from_directories(
 def of(
     tree: FileTree, *, environment: Mapping[str, str] | None = None, interpreter: str | None = None
 ) -> SystemLibraries:
-    """The system in a tree. `environment` is what its processes have, `interpreter` the absolute path of its Python."""
+    """The system in a tree. `environment` are its variables, `interpreter` its Python's absolute path."""
     preloaded = tuple(
         directory for directory in (environment or {}).get("LD_LIBRARY_PATH", "").split(":") if directory[:1] == "/"
     )
@@ -148,9 +147,8 @@ def configured(tree: FileTree) -> list[str]:
 
 
 def _said(tree: FileTree, path: str) -> Iterator[tuple[str, bool]]:
-    """Yield what a file of the loader's configuration names: directories, and further files."""
-    real = place(tree, path)
-    text = tree.read(real, _MAX_CONFIGURATION) if real else None
+    """Yield the directories and further files that a file of the loader's configuration names."""
+    text = read_file(tree, path, _MAX_CONFIGURATION)
     for line in (text or b"").decode(errors="replace").splitlines():
         words = line.partition("#")[0].replace(",", " ").replace(":", " ").split()
         if words[:1] == ["include"]:
@@ -169,10 +167,10 @@ def _matching(tree: FileTree, pattern: str) -> list[str]:
 
 def _program(tree: FileTree, interpreter: str | None) -> tuple[File | None, str]:
     """The program, and its path with no link in it."""
-    real = place(tree, interpreter) if interpreter else None
-    node = tree.look(real) if real else None
-    if real is None or not isinstance(node, Regular):
+    file = file_at(tree, interpreter) if interpreter else None
+    if file is None:
         return None, ""
+    real, node = file
     return tree.examine({real: node})[real], real
 
 
@@ -196,11 +194,9 @@ def _libraries(
             if ".so" not in name or isinstance(node, Directory):
                 continue
             path = join(real, name)
-            behind = path if isinstance(node, Regular) else place(tree, path)
-            target_node = node if isinstance(node, Regular) else tree.look(behind) if behind else None
-            if behind and isinstance(target_node, Regular):
-                nodes[behind] = target_node
-                ways.append((name, join(directory, name), behind))
+            if file := (path, node) if isinstance(node, Regular) else file_at(tree, path):
+                nodes |= [file]
+                ways.append((name, join(directory, name), file[0]))
     files = tree.examine(nodes)
     libraries: dict[str, File] = {}
     paths: dict[str, str] = {}
@@ -238,15 +234,14 @@ def _add_private(tree: FileTree, users: Mapping[str, File], libraries: dict[str,
 def _libraries_of(
     tree: FileTree, directories: Sequence[str], names: set[str], user: Elf | None
 ) -> tuple[dict[str, File], dict[str, str]]:
-    """Libraries of these names alone."""
+    """Return the libraries with these names."""
     libraries: dict[str, File] = {}
     paths: dict[str, str] = {}
     for directory in directories:
         for name in sorted(names - libraries.keys()):
-            behind = place(tree, join(directory, name))
-            node = tree.look(behind) if behind else None
-            if behind and isinstance(node, Regular):
-                file = tree.examine({behind: node})[behind]
+            if located := file_at(tree, join(directory, name)):
+                real, node = located
+                file = tree.examine({real: node})[real]
                 if _loads(file, user.machine if user else None):
                     libraries[name], paths[name] = file, join(directory, name)
     return libraries, paths
@@ -261,7 +256,7 @@ def _expanded(directories: Iterable[str], path: str) -> list[str]:
 
 
 def _python(program: File | None, libraries: Mapping[str, File]) -> File | None:
-    """Return the file that defines Python's functions: the program, or the libpython that it is linked against."""
+    """Return the file that defines Python's functions, which is the program or its libpython."""
     if program is None or program.elf is None or "Py_Initialize" in program.elf.exported:
         return program
     needed = (libraries.get(name) for name in program.elf.needed if name.startswith("libpython"))

@@ -1,6 +1,6 @@
 """A file tree as a process sees it that has the tree as its root, and the Python environments in it.
 
-Links mean what they mean inside: an absolute one begins at the tree's root, and `..` ends there.
+Links are followed inside the tree: an absolute one begins at its root, and `..` ends there.
 """
 
 from __future__ import annotations
@@ -22,17 +22,10 @@ from packaging.utils import canonicalize_name
 from imagegen.audit.model import File, Package, required_name
 from imagegen.audit.tags import one_python, python_of_module
 from imagegen.core.data import parse_json
+from imagegen.core.layer_tar import PATH_MAX
+from imagegen.core.layer_tree import SymbolicLink, follow_links
 
-MAX_LINKS = 40  # as Linux follows at most
 _MAX_DEPTH = 64  # directories below the one that is walked: environments have a dozen
-_MAX_PATH = 4096  # characters, Linux's PATH_MAX
-
-
-@dataclass(frozen=True, slots=True)
-class SymbolicLink:
-    """A symbolic link."""
-
-    target: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +45,8 @@ Node: TypeAlias = SymbolicLink | Directory | Regular
 
 
 class FileTree(Protocol):
-    """Paths are absolute in the tree and lead through no link: see `place`. What is no file, link or directory is not
-    there. Nothing here raises for what cannot be read: that is a file which is unreadable, or nothing.
+    """Paths are absolute in the tree and lead through no link: see `place`. Devices and pipes are left out. No method
+    raises for an unreadable file, which is absent or has a scan with the reason.
     """
 
     def look(self, path: str) -> Node | None:
@@ -66,30 +59,37 @@ class FileTree(Protocol):
         """A whole file of text; None where it is longer than `limit` bytes, or cannot be read."""
 
     def examine(self, files: Mapping[str, Regular]) -> Mapping[str, File]:
-        """Scan each of these files. One that is no ELF file has neither `elf` nor `unreadable`."""
+        """Scan each of these files. One that is not an ELF file has neither `elf` nor `unreadable`."""
 
 
-def place(tree: FileTree, path: str, *, follow_last: bool = True) -> str | None:
-    """The path that `path` means, with no link in it; None where nothing is there, or links run in circles."""
-    names = steps(path)
-    real, followed = "/", 0
-    while names:
-        part = names.pop()
-        if part == "..":
-            real = parent(real)
-            continue
-        node = tree.look(path := join(real, part))
-        if isinstance(node, SymbolicLink) and (names or follow_last):
-            followed += 1
-            if followed > MAX_LINKS:
-                return None
-            real = "/" if node.target.startswith("/") else real
-            names += steps(node.target)
-        elif node is None or (names and not isinstance(node, Directory)) or len(path) > _MAX_PATH:
-            return None
-        else:
-            real = path
-    return real
+def place(tree: FileTree, path: str) -> str | None:
+    """Return the path that `path` means, with no link in it; None if nothing is there, or links run in circles."""
+
+    def look(directory: str, name: str, is_last: bool) -> str | SymbolicLink:
+        node = tree.look(child := join(directory, name))
+        if isinstance(node, SymbolicLink):
+            return node
+        if node is None or not (is_last or isinstance(node, Directory)) or len(child) > PATH_MAX:
+            raise ValueError(child)
+        return child
+
+    try:
+        return follow_links(path, "/", look)[-1]
+    except ValueError:
+        return None
+
+
+def file_at(tree: FileTree, path: str) -> tuple[str, Regular] | None:
+    """Return the file that `path` means, with the path without links; None if there is no file."""
+    real = place(tree, path)
+    node = tree.look(real) if real else None
+    return (real, node) if real and isinstance(node, Regular) else None
+
+
+def read_file(tree: FileTree, path: str, limit: int) -> bytes | None:
+    """Return the contents of the file that `path` means; None if it is missing, or longer than `limit` bytes."""
+    real = place(tree, path)
+    return tree.read(real, limit) if real else None
 
 
 def walk(tree: FileTree, top: str) -> Iterator[tuple[str, Node]]:
@@ -114,14 +114,9 @@ def parent(path: str) -> str:
     return path.rpartition("/")[0] or "/"
 
 
-def steps(path: str) -> list[str]:
-    """The names on the way, the last one first; of a path longer than any can be, its beginning."""
-    return [part for part in reversed(path[: _MAX_PATH + 1].split("/")) if part not in ("", ".")]
-
-
 # Python environments in a file tree: where modules are imported from, and by which program.
 #
-# Sources: CPython's documentation of sys.prefix, `site` and `venv` (pyvenv.cfg beside the program or one directory up);
+# Sources: CPython's documentation of sys.prefix, `site` and `venv` (pyvenv.cfg next to the program or one level up);
 # Debian's Python policy for dist-packages; sysconfig's schemes for lib64.
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -152,7 +147,7 @@ def environment_of_path(tree: FileTree, variables: Mapping[str, str]) -> Environ
     for name in _PROGRAMS:
         for directory in directories:
             program = join(directory, name)
-            if (real := place(tree, program)) and isinstance(tree.look(real), Regular):
+            if file_at(tree, program):
                 return environment_of_program(tree, program, variables.get("PYTHONPATH", ""))
     return None
 
@@ -183,7 +178,7 @@ def environment_of_site(tree: FileTree, site: str) -> Environment:
     homes = [prefix] if prefix != "/usr/local" else [prefix, "/usr"]
     names = [f"python{python}", *_PROGRAMS] if settings is None else ["python", "python3"]
     programs = [join(home, f"bin/{name}") for name in names for home in homes]
-    program = next((path for path in programs if _is_file(tree, path)), None)
+    program = next((path for path in programs if file_at(tree, path)), None)
     whole = environment_of_program(tree, program) if program else None
     other_sites = (
         [other_site for other_site in whole.sites if other_site != site] if whole and site in whole.sites else []
@@ -209,8 +204,7 @@ def is_site(tree: FileTree, directory: str) -> bool:
 
 def configuration(tree: FileTree, prefix: str) -> dict[str, str] | None:
     """Parse pyvenv.cfg; None where there is none."""
-    path = place(tree, join(prefix, "pyvenv.cfg"))
-    text = tree.read(path, _MAX_CONFIGURATION) if path else None
+    text = read_file(tree, join(prefix, "pyvenv.cfg"), _MAX_CONFIGURATION)
     if text is None:
         return None
     lines = (line.partition("=") for line in text.decode(errors="replace").splitlines())
@@ -271,11 +265,6 @@ def _configured_version(settings: Mapping[str, str]) -> str | None:
     return match[0] if match else None
 
 
-def _is_file(tree: FileTree, path: str) -> bool:
-    real = place(tree, path)
-    return real is not None and isinstance(tree.look(real), Regular)
-
-
 # The distributions of an environment and their recorded files, and the files that no record names.
 #
 # Sources: "Recording installed projects" and "Core metadata" of packaging.python.org; setuptools' documentation of
@@ -331,7 +320,7 @@ def installed(tree: FileTree, environment: Environment) -> InstalledSet:
     required = {behind[path] for distribution in by_name.values() for path in distribution.files}
     files = tree.examine({path: node for path, node in nodes.items() if path in required})
     for loser, paths in _given_way(by_name, {path: node.size for path in behind if (node := nodes.get(behind[path]))}):
-        loser.files |= dict.fromkeys(paths)  # what is there is not what its record promises
+        loser.files |= dict.fromkeys(paths)  # the files there differ from its record
     packages = (
         _package(distribution, lambda path: files.get(behind[path]), environment.site)
         for distribution in by_name.values()
@@ -341,10 +330,10 @@ def installed(tree: FileTree, environment: Environment) -> InstalledSet:
 
 
 def python_of(packages: Iterable[Package]) -> str | None:
-    """Return the Python that packages are installed for, where no path states it; None where two are as likely.
+    """Return the Python that packages are installed for, if no path states it; None if two are as likely.
 
     It is the one that most single-Python wheels are for, since pip installs only fitting ones. Without such wheels, it
-    is the one for which most packages have extension modules: some have modules for several, or for another one alone.
+    is the one for which most packages have extension modules: some have modules for several, or only for another one.
     """
     installed_packages = list(packages)
     votes = Counter(version for package in installed_packages if (version := one_python(package.tags)))
@@ -402,12 +391,12 @@ class _Modules:
         return list(unowned.values())
 
     def _claim_recorded(self, distribution: _Distribution) -> bool:
-        """Give it what its record names and is there; whether it has a record."""
+        """Give it the existing files of its record; return whether it has a record."""
         distribution.files |= dict.fromkeys(self._by_top.get(self._top(distribution.metadata), ()))
         try:
             rows = _record(self._tree, distribution.metadata)
         except (csv.Error, ValueError) as error:
-            distribution.unreadable, rows = f"it is no list of files: {error}", None
+            distribution.unreadable, rows = f"it is not a list of files: {error}", None
         home = join(posixpath.normpath(join(self._site, "../" * _ABOVE)), "")
         for row, sha256, size in rows or ():
             path = row if row in self.behind else posixpath.normpath(row)
@@ -422,12 +411,10 @@ class _Modules:
         """Register the file at `path`, if there is one, and return whether there is; `node` is its node, None if not
         looked up yet.
         """
-        real = path if isinstance(node, Regular) else place(self._tree, path)
-        file = node if isinstance(node, Regular) else self._tree.look(real) if real else None
-        if real is None or not isinstance(file, Regular):
-            return False
-        self.behind[path], self.nodes[real] = real, file
-        return True
+        file = (path, node) if isinstance(node, Regular) else file_at(self._tree, path)
+        if file:
+            self.behind[path], self.nodes[file[0]] = file
+        return file is not None
 
     def _top(self, path: str) -> str:
         return path[len(self._site.rstrip("/")) + 1 :].partition("/")[0]
@@ -441,7 +428,7 @@ def _distribution(tree: FileTree, path: str) -> _Distribution | None:
     name, _, version_part = stem.partition("-")
     metadata_path = path if isinstance(tree.look(path), Regular) else join(path, _METADATA_FILES[kind])
     if not any(place(tree, candidate) for candidate in (metadata_path, join(path, "RECORD"))):
-        return None  # what uninstalling leaves
+        return None  # uninstalling leaves such directories
     headers, wheel = _headers(tree, metadata_path), _headers(tree, join(path, "WHEEL"))
     return _Distribution(
         name=_plain(canonicalize_name(_value(headers, "Name") or name))[:_LONGEST],
@@ -454,7 +441,7 @@ def _distribution(tree: FileTree, path: str) -> _Distribution | None:
 
 
 def _headers(tree: FileTree, path: str) -> Message:
-    text = _text(tree, path, _MAX_TEXT) or b""
+    text = read_file(tree, path, _MAX_TEXT) or b""
     head = re.split(rb"\r?\n\r?\n", text, maxsplit=1)[0]  # a description may follow, of any length
     return email.parser.HeaderParser().parsestr(head.decode(errors="replace"))
 
@@ -466,7 +453,7 @@ def _value(headers: Message, name: str) -> str:
 def _editable(tree: FileTree, metadata: str) -> str | None:
     """Return the source directory of an editable install, from PEP 610's direct_url.json; None for others."""
     try:
-        direct_url = parse_json(_text(tree, join(metadata, "direct_url.json"), _MAX_TEXT) or b"null")
+        direct_url = parse_json(read_file(tree, join(metadata, "direct_url.json"), _MAX_TEXT) or b"null")
         return _plain(str(direct_url["url"])) if direct_url["dir_info"]["editable"] is True else None
     except (ValueError, TypeError, KeyError):
         return None
@@ -474,27 +461,22 @@ def _editable(tree: FileTree, metadata: str) -> str | None:
 
 def _record(tree: FileTree, metadata: str) -> list[tuple[str, str | None, int | None]] | None:
     """Return the recorded paths with sha256 and size; None without a record. Raises csv.Error, ValueError."""
-    if (text := _text(tree, join(metadata, "RECORD"), _MAX_RECORD)) is not None:
+    if (text := read_file(tree, join(metadata, "RECORD"), _MAX_RECORD)) is not None:
         rows = csv.reader(io.StringIO(text.decode(), newline=""))
         padded = ([*row, "", ""] for row in rows if row)
         return [(join(parent(metadata), row[0]), _sha256(row[1]), _size(row[2])) for row in padded]
-    if (text := _text(tree, join(metadata, "installed-files.txt"), _MAX_RECORD)) is not None:
+    if (text := read_file(tree, join(metadata, "installed-files.txt"), _MAX_RECORD)) is not None:
         return [(join(metadata, line), None, None) for line in text.decode().splitlines() if line]
     return None
 
 
 def _tops(tree: FileTree, distribution: _Distribution, candidates: Iterable[str]) -> list[str]:
-    """Return those of the top-level names in `there` that are this distribution's modules or packages."""
-    text = (_text(tree, join(distribution.metadata, "top_level.txt"), _MAX_TEXT) or b"").decode(errors="replace")
+    """Return the top-level names in `candidates` that are this distribution's modules or packages."""
+    text = (read_file(tree, join(distribution.metadata, "top_level.txt"), _MAX_TEXT) or b"").decode(errors="replace")
     names = set(text.split()) or {distribution.name.replace("-", "_")}
     return [
         top for top in candidates if top in names or (top.endswith((".py", ".so")) and top.partition(".")[0] in names)
     ]
-
-
-def _text(tree: FileTree, path: str, limit: int) -> bytes | None:
-    real = place(tree, path)
-    return tree.read(real, limit) if real else None
 
 
 def _sha256(column: str) -> str | None:

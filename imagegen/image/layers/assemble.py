@@ -18,7 +18,6 @@ from typing import Any
 from imagegen.core.context import Context
 from imagegen.core.errors import ReproducibilityError
 from imagegen.core.net import MissingFiles
-from imagegen.core.oci import ZSTD_TYPE
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.zip_archive import ArchiveError, ZipArchive
@@ -53,6 +52,7 @@ from imagegen.image.layers.sources import (
 )
 from imagegen.lock import contents_hash
 from imagegen.lock.model import Lock, LockedWheel, Record, RecordedLayer
+from imagegen.oci.documents import ZSTD_TYPE
 
 _IMAGES = Cache("image", Record)
 _HEAP = {-8: 1, -3: 3 << 20, -1: 8 << 20}  # mallopt: M_ARENA_MAX; M_MMAP_THRESHOLD, M_TRIM_THRESHOLD in bytes
@@ -89,7 +89,7 @@ def ensure_layers(
     context.store.expect(required_bytes(lock, missing, context.store, prebuilt))
     if any(part.name in (FILES, LOADER) for part in missing):
         fetch_copies(lock, context)
-    last = [part for part in missing if part.name == LOADER]  # it reads what lies in all the others
+    last = [part for part in missing if part.name == LOADER]  # it reads the files of all the others
     if converted := [part for part in missing if part.name != LOADER]:
         yield from _convert(converted, lock, context, present, prebuilt)
     elif not below <= present:
@@ -118,7 +118,7 @@ def assemble_base(lock: Lock, context: Context) -> Image:
 
 
 def record_of(built: Image) -> Record:
-    """Return what `lock --record` writes into the lock."""
+    """Return the record that `lock --record` writes into the lock."""
     layers = tuple(
         RecordedLayer(layer.name, layer.size, layer.digest, layer.diff_id, layer.key) for layer in built.layers
     )
@@ -140,7 +140,7 @@ def compare_with_record(lock: Lock, built: Image) -> str | None:
         raise ReproducibilityError(
             f"the record of {lock.cell} contradicts itself",
             code="not-reproducible-record",
-            why="its digest is right, but its layers are not those of the image with this digest",
+            why="its digest is right, but its layers differ from the image with this digest",
             fix="restore the lock from version control, or record it again: `imagegen lock --record`",
         )
     promised = {layer.name: layer.diff_id for layer in record.layers}
@@ -168,7 +168,7 @@ def compare_with_record(lock: Lock, built: Image) -> str | None:
 def built_digest(lock: Lock, store: Store) -> str | None:
     """Return the digest of the image that this store built of the lock before, if it did and the record agrees.
 
-    The record alone does not count: an edited lock may name any image that an engine happens to hold.
+    A record is not enough, since an edited lock may name any image that an engine happens to have.
     """
     built, record = _IMAGES.get(store, _memory_key(lock)), lock.record
     if built is None:
@@ -251,7 +251,7 @@ def limit_heap() -> None:
 
     glibc gives each thread an arena of its own, and after the first large block that is freed it takes blocks of up to
     32 MiB from arenas, which keep them. Here all threads share one, and only blocks below 3 MiB come from it: pieces of
-    files do, what is compressed at a time does not. Measured: bench/journal/2026-11-26-cpu-grpo-build.md.
+    files do, the buffers of the compressor do not. Measured: bench/journal/2026-11-26-cpu-grpo-build.md.
     Source: mallopt(3); musl has no mallopt.
     """
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
@@ -315,11 +315,11 @@ def recorded_image(lock: Lock) -> Image:
 
 
 def keep_record(new: Lock, previous: Lock) -> Lock:
-    """Return `made` with the layers that `previous` records, where the keys of all layers are the same.
+    """Return `new` with the layers that `previous` records, if the keys of all layers are the same.
 
-    Then only the image's configuration changes (its labels name the lock), and the digest follows from that. `made`
-    itself is returned where a layer or a compiled wheel would be another. Of several environments with wheels that are
-    not compiled yet, keys are not known: there the record is kept only where the locks of their cells are the same.
+    Then only the image's configuration changes (its labels name the lock), and the digest follows from that. `new`
+    itself is returned where a layer or a compiled wheel would be another. With several environments and wheels that
+    are not compiled yet, keys are unknown, and the record is kept only if the locks of their cells are the same.
     """
     if previous.moved and _is_uncompiled(new):
         return new

@@ -1,6 +1,6 @@
 """Compression of layers: zstd with every parameter fixed, so that equal tar streams give equal blobs.
 
-The uncompressed digest (diff_id) depends on the lock and the layer format alone; the blob's also on libzstd, so its
+The uncompressed digest (diff_id) depends only on the lock and the layer format; the blob's also on libzstd, so its
 version is part of the codec's name, which stands in every record. Source: OCI image-spec v1.1, media type
 application/vnd.oci.image.layer.v1.tar+zstd; RFC 8878, by which a stream is any number of frames.
 """

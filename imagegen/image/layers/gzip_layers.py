@@ -23,7 +23,6 @@ from typing import Any
 import zstandard
 
 from imagegen.core.errors import StoreError
-from imagegen.core.oci import GZIP_TYPE, ZSTD_TYPE
 from imagegen.core.progress import Meter, Progress
 from imagegen.core.store import Store
 from imagegen.core.store.cache import BlobCache, StoredBlob
@@ -33,6 +32,7 @@ from imagegen.image.layers.image import Image, image, keep
 from imagegen.image.layers.layer import Layer
 from imagegen.image.layers.plan import digest_of_json
 from imagegen.lock.model import Lock
+from imagegen.oci.documents import GZIP_TYPE, ZSTD_TYPE
 
 _GZIPPED = BlobCache("gzip")
 _HEADER = b"\x1f\x8b\x08" + bytes(6) + b"\xff"  # deflate; no flags, no mtime, no extra flags, an unknown system

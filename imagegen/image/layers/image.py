@@ -14,16 +14,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from imagegen.core.errors import TrustError
-from imagegen.core.oci import (
-    CONFIG_TYPE,
-    GZIP_TYPE,
-    MAX_LAYERS,
-    Descriptor,
-    canonical_json,
-    digest_of,
-    read_manifest,
-    write_manifest,
-)
 from imagegen.core.store import Store
 from imagegen.core.store.cache import StoredBlob
 from imagegen.core.types import PREFIX, Digest
@@ -33,11 +23,21 @@ from imagegen.image.layers.layer import Layer, PrintableName
 from imagegen.image.layers.plan import ENTRYPOINT, ENV, WORKDIR, base_environment, locked_variables
 from imagegen.lock import dumps_attached, inputs_hash
 from imagegen.lock.model import Lock, main_versions, title
+from imagegen.oci.documents import (
+    CONFIG_TYPE,
+    GZIP_TYPE,
+    MAX_LAYERS,
+    Descriptor,
+    canonical_json,
+    digest_of,
+    read_manifest,
+    write_manifest,
+)
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-MAX_DOCUMENT = 4 << 20  # bytes: the flagship's, with 249 wheels, has under 100 000
+MAX_DOCUMENT = 4 << 20  # bytes; the flagship's, with 249 wheels, has under 100 000
 _MAX_FACTS = 10_000
 
 
@@ -122,9 +122,9 @@ def read_description(data: bytes) -> LayersDocument:
         location = ".".join(str(part) for part in first["loc"])
         raise _malformed(f"{location}: {first['msg']}" if location else first["msg"]) from invalid
     if not 0 < len(document.layers) <= MAX_LAYERS:
-        raise _malformed(f"layers: it has {len(document.layers)}, and an image has 1 to {MAX_LAYERS}")
+        raise _malformed(f"it has {len(document.layers)} layers, and an image has 1 to {MAX_LAYERS}")
     if len(document.facts) > _MAX_FACTS:
-        raise _malformed(f"facts: it has {len(document.facts)}, and at most {_MAX_FACTS} are read")
+        raise _malformed(f"it has {len(document.facts)} facts, and at most {_MAX_FACTS} are read")
     keys = {layer.key for layer in document.layers}
     if len(keys) != len(document.layers):
         raise _malformed("two of its layers have one key")
@@ -176,7 +176,7 @@ class Image:
 
 
 def environment(lock: Lock) -> dict[str, str]:
-    """The container's environment: what the base has, then the venv, home and constraints, then what the lock sets.
+    """Return the container's environment, made of the base's variables, the stack's, and the lock's.
 
     Search paths are joined, and the venv's programs come first.
     """
@@ -194,12 +194,12 @@ def entrypoint(lock: Lock) -> list[str]:
 
 
 def command(lock: Lock) -> list[str]:
-    """Return the default command: the lock's; else a shell, and no arguments for an entry point of the lock."""
+    """Return the lock's command, or no arguments for its entry point; else a shell."""
     return [*(config_value(lock, "cmd") or ([] if config_value(lock, "entrypoint") else ["/bin/bash"]))]
 
 
 def user(lock: Lock) -> str:
-    """Return the user: the lock's, else the base's; "" for root."""
+    """Return the lock's user, else the base's; "" for root."""
     return next(iter(config_value(lock, "user")), lock.base.content.config.user if lock.base.content else "")
 
 
@@ -257,7 +257,7 @@ def image(lock: Lock, layers: Sequence[Layer]) -> Image:
 
 
 def base_image(lock: Lock, base: Sequence[Layer]) -> Image:
-    """Return what lies under the venv as an image: a rendered Dockerfile starts FROM it."""
+    """Return the layers under the venv as an image, from which a rendered Dockerfile starts."""
     env = [f"{name}={value}" for name, value in base_environment(lock).items()]
     return _image(lock, _of_base(lock) | ({"Env": env} if env else {}), base)
 

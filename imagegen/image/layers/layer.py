@@ -1,6 +1,6 @@
-"""Making one layer: the venv's skeleton, a set of wheels, the support files, or the base's file tree.
+"""Make one layer of the venv's skeleton, a set of wheels, the support files, or the base's file tree.
 
-What is known of a layer, by type:
+Types that describe a layer:
 
 LayerPlan        name and key of its inputs; it need not exist       layers/plan.py
 LayerDescriptor  a blob and its diff_id, as an image names them      core/oci.py
@@ -37,7 +37,6 @@ from imagegen.audit.readers.installation import (
     skeleton,
 )
 from imagegen.core.errors import SandboxError, WheelError
-from imagegen.core.oci import ZSTD_TYPE, LayerDescriptor
 from imagegen.core.sandbox import Sandbox
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
@@ -62,6 +61,7 @@ from imagegen.image.layers.segments import SegmentedTar
 from imagegen.image.layers.tar import TarWriter
 from imagegen.lock.foundation import directory
 from imagegen.lock.model import Lock, LockedWheel
+from imagegen.oci.documents import ZSTD_TYPE, LayerDescriptor
 
 # Byte-code for the target interpreter, compiled by that interpreter in sandboxes; never by the host's.
 
@@ -69,7 +69,7 @@ from imagegen.lock.model import Lock, LockedWheel
 FILES_PER_REQUEST = 64
 REQUESTS_AHEAD = 4  # also part of it
 _LARGE = 1 << 18  # bytes of a source: compiling takes 50 times as much memory
-# Limits for the answer to a request: the interpreter is the base's, which may be anybody's.
+# Limits for the answer to a request, since the base's interpreter is not trusted.
 _ANSWER_SECONDS = 3600  # the worker has 300 of processor time
 _ANSWER_BYTES = 256 << 20
 
@@ -198,7 +198,7 @@ class Compiler:
         return process
 
 
-# Making one layer: the venv's skeleton, a set of wheels, the support files, or the base's file tree.
+# Make one layer of the venv's skeleton, a set of wheels, the support files, or the base's file tree.
 
 PrintableName = Annotated[str, string("[ -~]+", 200)]
 
@@ -207,7 +207,7 @@ PrintableName = Annotated[str, string("[ -~]+", 200)]
 class Layer(LayerDescriptor):
     """A layer of an image that imagegen assembles: `key` is the digest of its inputs, `unpacked` the size of the tar.
 
-    A layer of a registry's image is used as it is, however it is compressed, and its `unpacked` size is unknown.
+    A layer of a registry's image is used unchanged, however it is compressed, and its `unpacked` size is unknown.
     """
 
     name: PrintableName
@@ -231,7 +231,7 @@ def stored(store: Store, name: str, key: str) -> Layer | None:
 
 
 def wheels_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler) -> Layer:
-    """Convert the wheels of one plan, all in the store, into a layer. `lock` is that of its first environment."""
+    """Convert the wheels of one plan, all in the store, into a layer. `lock` is the lock of its first environment."""
     prefix, *other_prefixes = plan.prefixes
 
     def fill(tar: SegmentedTar) -> None:
@@ -266,7 +266,7 @@ def wheels_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler) 
 
 
 def skeleton_layer(store: Store, plan: LayerPlan, lock: Lock) -> Layer:
-    """Make what `python -m venv --without-pip` makes, less the activate scripts: the image's PATH does their work."""
+    """Make the files of `python -m venv --without-pip`, except for activate scripts, which PATH replaces."""
     home = lock.interpreter.path.rpartition("/")[0]
     config = f"home = {home}\ninclude-system-site-packages = false\nversion = {lock.python}\n"
 
@@ -318,7 +318,7 @@ def _chunks(file: Path) -> Iterator[bytes]:
 
 
 def support_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler) -> Layer:
-    """Make the layer of the files that every image has beside its stack: see `support`."""
+    """Make the layer of the files that every image has in addition to its stack."""
 
     def fill(tar: SegmentedTar) -> None:
         files = support_files(lock)
@@ -342,8 +342,8 @@ def support_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler)
 def files_layer(store: Store, plan: LayerPlan, lock: Lock) -> Layer:
     """Make the layer of the project's files, whose contents are in the store.
 
-    Directories above a copy are those of lower layers, or the engine makes them: they get no entry, which would replace
-    a mode or a link.
+    Directories above a copy are in lower layers, or the engine makes them. They get no entry, which would replace a
+    mode or a link.
     """
     above = {str(parent) for copy in lock.copies for parent in PurePosixPath(copy.path).parents}
     present = {path for path in (copy.path for copy in lock.copies) if path in OPEN or path.count("/") == 1}
@@ -433,7 +433,7 @@ def _write_byte_code(tar: TarWriter, pycs: Iterable[tuple[str, bytes]], python: 
 
 
 def _own(lock: Lock, locked: LockedWheel, contents: scan.Contents, written: Mapping[str, str]) -> scan.Contents:
-    """Return those of a wheel's files that its layer gets: not the lock's for another wheel, not `written` already.
+    """Return the files of a wheel for its layer, without those that the lock gives to others, or that are `written`.
 
     The whole image is checked by `scan.check`. Raises WheelError for a path that an earlier wheel of this layer wrote
     with other contents.

@@ -1,6 +1,6 @@
 """The layer by which the dynamic loader finds libraries in directories that a lock declares: ld.so.conf and its cache.
 
-ldconfig does not run: the base's own cache gets the entries that it would make. Source: ldconfig(8), ld.so(8).
+ldconfig does not run. The base's own cache gets the entries that it would make. Source: ldconfig(8), ld.so(8).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from imagegen.audit.model import File
 from imagegen.audit.readers.installation import relative, site_packages
 from imagegen.audit.window import OnDisk
 from imagegen.core.errors import BaseError, LockError
+from imagegen.core.layer_tree import SymbolicLink, follow_links
 from imagegen.core.store import Store
 from imagegen.core.types import PREFIX
 from imagegen.image.layers import loader_cache, scan
@@ -28,12 +29,11 @@ from imagegen.lock.model import Lock, LockedWheel
 _MACHINES = {"linux/amd64": 62, "linux/arm64": 183}  # platform -> e_machine
 _LIBRARY = re.compile(r"(lib|ld-).*\.so.*", re.DOTALL)  # the names of files that ldconfig reads
 _MAX_CACHE = 64 << 20  # bytes
-_MAX_LINKS = 40  # as Linux follows
 
 
 @dataclass(frozen=True)
 class LoaderLibrary:
-    """A library of a declared directory: the loader finds it by `name`, its SONAME, at `path`.
+    """A library of a declared directory. The loader finds it by `name`, its SONAME, at `path`.
 
     `file` is the file at `real`, a path without links; `wheel` is the distribution that it belongs to. `linked` means
     that `path` is not there, and becomes a link to the file.
@@ -96,7 +96,7 @@ def _cache_of(root: Path) -> LoaderCache:
 
 
 class _ImageTree:
-    """The files of an image-to-be, from the parts of its lock: the base's tree, wheels, links, copied files."""
+    """The files of a planned image, from the parts of its lock: base tree, wheels, links, copied files."""
 
     def __init__(self, lock: Lock, store: Store, root: Path) -> None:
         self._lock, self._store, self._root = lock, store, root
@@ -119,22 +119,15 @@ class _ImageTree:
         return self._real[path]
 
     def _resolve(self, path: str) -> str | None:
-        names, directory, followed = path.split("/")[::-1], "/", 0
-        while names:
-            part = names.pop()
-            if part == "..":
-                directory = posixpath.dirname(directory)
-            elif part not in ("", "."):
-                child = posixpath.join(directory, part)
-                if target := self._links.get(child) or self._link_of_base(child):
-                    followed += 1
-                    if followed > _MAX_LINKS:
-                        return None
-                    directory = "/" if target.startswith("/") else directory
-                    names += target.split("/")[::-1]
-                else:
-                    directory = child
-        return directory
+        def look(directory: str, name: str, _is_last: bool) -> str | SymbolicLink:
+            child = posixpath.join(directory, name)
+            target = self._links.get(child) or self._link_of_base(child)
+            return SymbolicLink(target) if target else child
+
+        try:
+            return follow_links(path, "/", look)[-1]
+        except ValueError:
+            return None
 
     def _link_of_base(self, path: str) -> str | None:
         try:
@@ -178,7 +171,7 @@ class _ImageTree:
         return {path.removeprefix(above).partition("/")[0] for path in paths} | set(below or ())
 
     def _library(self, directory: str, path: str) -> LoaderLibrary | None:
-        """Return the library in the file at `path`; None for what the loader does not take."""
+        """Return the library in the file at `path`; None for a file that the loader does not take."""
         real = self.real(path)
         if real is None:
             return None
@@ -198,7 +191,7 @@ class _ImageTree:
 
 
 def _scan_file(path: Path) -> File | None:
-    """Return what an audit knows of a file; None for what is no regular file."""
+    """Return the scan of a file; None if it is not a regular file."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             status = os.fstat(file.fileno())

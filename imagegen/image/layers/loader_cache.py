@@ -27,7 +27,7 @@ _HWCAPS = 1  # tag of a section
 _LITTLE_ENDIAN = 2
 _MOST = 1 << 20  # entries; a desktop's cache has 3,000
 _PIECE = re.compile(r"([0-9]+)|([^0-9])", re.DOTALL)
-# e_machine -> flags of an entry: the C library's version 6, and the processor.
+# e_machine -> flags of an entry, for version 6 of the C library and the processor.
 FLAGS = {62: 0x0303, 183: 0x0A03}
 
 
@@ -86,7 +86,7 @@ def write(cache: LoaderCache) -> bytes:
 
 
 def add(cache: LoaderCache, added: Iterable[CacheEntry]) -> LoaderCache:
-    """Return the cache with more libraries, found before those of the same names that it has.
+    """Return the cache with more libraries, found before its own libraries of the same names.
 
     The order is ldconfig's: of one name, those come first of which the processor decides.
     """

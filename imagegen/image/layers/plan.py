@@ -1,7 +1,7 @@
 """The plan of layers: which wheels share one, in which order, under which key; and the files of the topmost one.
 
-Pure functions of the lock. Engines share unpacked layers along a common prefix only, so what many images have and what
-changes least comes first. Heavy wheels get a layer each; light ones share layers by a hash of their name, so that a
+Pure functions of the lock. Engines share unpacked layers along a common prefix only, so wheels of many images
+that change least come first. Heavy wheels get a layer each; light ones share layers by a hash of their name, so that a
 bump rewrites one small layer and an added package moves no other. Overlay mounts end at 127 layers: 8 groups and the
 flagship set's 40 heavy wheels leave users more than half.
 """
@@ -19,13 +19,14 @@ from imagegen import checks
 from imagegen.audit.readers.installation import site_packages
 from imagegen.checks.preflight.model import Image as ImageFacts
 from imagegen.checks.preflight.model import image_to_json
-from imagegen.core.oci import canonical_json, digest_of
+from imagegen.compat.rule import cuda_version
 from imagegen.core.types import PREFIX, SEARCH_PATHS, join_paths
 from imagegen.image import base
 from imagegen.image.inputs import tree_key
 from imagegen.lock.foundation import interpreter_key
 from imagegen.lock.model import LOCAL, Lock, LockedEnvironment, LockedWheel
-from imagegen.spec.model import EnvVar, cuda_version
+from imagegen.oci.documents import canonical_json, digest_of
+from imagegen.spec.model import EnvVar
 
 ROOT = "/opt/imagegen"
 ENTRYPOINT = f"{ROOT}/entrypoint"
@@ -40,10 +41,10 @@ LINKS: Mapping[str, str] = {"/root/.cache": f"{HOME}/.cache"}
 LINKED = {"nvidia-cublas": ("cublas", "cublasLt"), "nvidia-cuda-nvrtc": ("nvrtc",), "nvidia-cuda-runtime": ("cudart",)}
 CUDA_HOME = "/usr/local/cuda"
 # Wheel -> the library that the loader must find by itself, since programs start with a file of the wheel in LD_PRELOAD:
-# SGLang's scheduler does so with torch-memory-saver's, and ends with exit code 127 where libcudart is in site-packages
-# alone (seen 2026-11-24, verl 0.9.1 and sglang 0.5.14). NVIDIA's images have it in the loader's cache.
+# SGLang's scheduler does so with torch-memory-saver's, and ends with exit code 127 where libcudart is only in
+# site-packages (seen 2026-11-24, verl 0.9.1 and sglang 0.5.14). NVIDIA's images have it in the loader's cache.
 PRELOADED = {"torch-memory-saver": "cudart"}
-# Directories of a lock come before those of the base, as the first of the files that /etc/ld.so.conf includes.
+# Directories of a lock come before the base's, as the first of the files that /etc/ld.so.conf includes.
 LOADER_CONFIGURATION = "/etc/ld.so.conf.d/00-imagegen.conf"
 LOADER_CACHE = "/etc/ld.so.cache"
 LIBRARIES = {"linux/amd64": "/usr/lib/x86_64-linux-gnu", "linux/arm64": "/usr/lib/aarch64-linux-gnu"}
@@ -93,7 +94,7 @@ def base_environment(lock: Lock) -> dict[str, str]:
 
 
 def locked_variables(lock: Lock, before: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that the lock sets; the directories of its search paths come before those of `before`."""
+    """Return the variables that the lock sets; the directories of its search paths come before the ones in `before`."""
     return {
         variable.name: join_paths(variable.value, before.get(variable.name, ""))
         if variable.name in SEARCH_PATHS
@@ -171,7 +172,7 @@ def loader_configuration(lock: Lock) -> str:
 
 
 def image_facts(lock: Lock) -> ImageFacts:
-    """Return what the image's startup checks and `imagegen doctor` need to know about it."""
+    """Return the facts about the image for its startup checks and `imagegen doctor`."""
     return ImageFacts(
         cell=lock.cell,
         cuda=cuda_version(lock.axes.get("cuda", "")),
@@ -191,7 +192,7 @@ def constraints(lock: Lock) -> str:
 
 
 def _packages(lock: Lock) -> dict[str, str]:
-    """Name -> version of all that the stack holds, sorted, whether what has to be compiled is there already or not."""
+    """Name -> version of all that the stack holds, sorted, compiled or not."""
     return dict(sorted((package.name, package.version) for package in lock.packages))
 
 
@@ -249,7 +250,7 @@ def _placed(lock: Lock) -> list[_Placed]:
 
 
 def _suffix(placed: _Placed, total: int) -> str:
-    """Return what a layer's name has more where not all of the `every` environments share the layer."""
+    """Return the suffix of a layer's name if not all of the `total` environments share the layer."""
     names = [environment.name for environment in placed.environments]
     return "" if len(names) == total else f".{'.'.join(names)}"
 
@@ -257,8 +258,8 @@ def _suffix(placed: _Placed, total: int) -> str:
 def plan(lock: Lock) -> tuple[LayerPlan, ...]:
     """Return the layers above the base, from the bottom up.
 
-    They are skeleton, heavy wheels, groups of light ones, support, and what changes most: the project's own
-    packages, and copied files; last the loader's cache, which depends on all of them.
+    They are skeleton, heavy wheels, groups of light ones, support, and the layers that change most,
+    which are the project's own packages, copied files, and the loader's cache, which depends on all of them.
     """
     all_environments = lock.environments
     prefixes = tuple(environment.prefix for environment in all_environments)
@@ -330,7 +331,7 @@ def _heavy_order(wheel: LockedWheel) -> tuple[int, str]:
 def layer_key(lock: Lock, wheels: Sequence[LockedWheel], prefixes: tuple[str, ...] = (PREFIX,)) -> str:
     """Return the key of the layer: its wheels, prefixes, compiling interpreter, format and file-conflict overrides.
 
-    `lock` is that of an environment that has the wheels.
+    `lock` is the lock of an environment that has the wheels.
     """
     names = {wheel.name for wheel in wheels}
     left_out = [
@@ -364,7 +365,7 @@ def files_key(lock: Lock) -> str:
 
 
 def loader_key(lock: Lock) -> str:
-    """Return the digest of all that decides the loader's cache: what lies in the directories, wherever it is from."""
+    """Return the digest of all that decides the loader's cache, which is the files in the directories."""
     return digest_of_json(
         {
             "format": LAYER_FORMAT,
@@ -389,7 +390,7 @@ def bytecode_key(lock: Lock) -> str:
 
 
 def _interpreter(lock: Lock) -> list[Any]:
-    """Return what compiles byte-code."""
+    """Return the identity of the interpreter that compiles byte-code."""
     path = lock.interpreter.path
     if lock.interpreter.file:
         return [path, ["standalone", interpreter_key(lock.interpreter)]]

@@ -1,4 +1,4 @@
-"""Wheel scans: what an audit needs of a wheel's files, cached by the wheel's hash; and the owners of the files' paths.
+"""Wheel scans for audits, cached by the wheel's hash; and the owners of the files' paths.
 
 A scan is read while the wheel's layer is made. It depends on the wheel and on where its files go, not on the other
 wheels of the stack: file-conflict overrides of the matrix, for one, are applied by the readers of scans.
@@ -120,13 +120,13 @@ def scan_wheel(store: Store, locked: LockedWheel, python: str) -> Package:
 
 
 def recorded_scan(store: Store, locked: LockedWheel, python: str) -> Package | None:
-    """The wheel's facts, where the store has them."""
+    """Return the wheel's scan; None if the store lacks it."""
     data = SCANS.read(store, scan_key(locked, python))
     return None if data is None else facts.package(data)
 
 
 def recorded_blob(store: Store, locked: LockedWheel, python: str) -> StoredBlob | None:
-    """Return the blob that holds the wheel's scan, where the store has it."""
+    """Return the blob that holds the wheel's scan; None if the store lacks it."""
     return SCANS.get(store, scan_key(locked, python))
 
 
@@ -138,13 +138,13 @@ def scan_key(locked: LockedWheel, python: str) -> str:
     return digest_of_json([locked.file.sha256, locked.version, python, LAYER_FORMAT, facts.FACTS_FORMAT])
 
 
-# One path, two packages: the same file is fine, two different ones are an error, wherever in the image they lie.
+# Two packages may own the same file at one path. Different files are an error, wherever in the image they lie.
 #
 # Overlay file systems would show whichever layer comes last, and pip whichever package was installed last: a package
 # that works by the order of installation does not work. An override of the lock (`file-conflict`, from a
 # sourced rule of the matrix) names the one that keeps its files; the others leave theirs out.
 
-Contents = Mapping[str, str]  # path -> sha256 and mode, of what a wheel installs
+Contents = Mapping[str, str]  # path -> sha256 and mode of each file that a wheel installs
 _FILES = Cache("files", dict[str, str])
 _FIX = (
     "leave one of the two out of the image, lock versions that do not overlap, or say in the matrix which of them wins "
@@ -157,7 +157,7 @@ class OwnershipErrors(ErrorGroup, WheelError):
 
 
 def left_out(lock: Lock, distribution: str, paths: Iterable[str]) -> frozenset[str]:
-    """Return those of a distribution's paths that the lock gives to others. No other wheel need be known for it."""
+    """Return the paths of a distribution that the lock gives to others. No other wheel need be known for it."""
     globs = [conflict.paths for conflict in lock.file_conflicts if distribution in conflict.over]
     return frozenset(path for path in paths if any(fnmatchcase(path, glob) for glob in globs)) if globs else frozenset()
 
@@ -186,7 +186,7 @@ def check(store: Store, lock: Lock) -> None:
 
 
 def remember(store: Store, locked: LockedWheel, files: Iterable[InstalledFile], python: str) -> Contents:
-    """Record and return what the wheel installs, so that it is opened only once."""
+    """Record and return the files that the wheel installs, so that it is opened only once."""
     identities = {file.path: _identity(file) for file in files}
     _FILES.put(store, _key(locked, python), identities)
     return identities
@@ -249,14 +249,14 @@ def _clash(first: str, two: str, why: str, paths: list[str]) -> WheelError:
 def _ownerless(
     file_conflicts: Iterable[FileConflict], out: Mapping[str, frozenset[str]], owned: Mapping[str, Contents]
 ) -> list[WheelError]:
-    """Errors for files that are left out in favour of one that does not bring them: they would be nowhere."""
+    """Errors for files that are left out in favour of one that does not bring them, so that no package has them."""
     errors = []
     for conflict in file_conflicts:
         for other in conflict.over:
             paths_left_out = {path for path in out.get(other, ()) if fnmatchcase(path, conflict.paths)}
             if lost := sorted(paths_left_out - owned.get(conflict.distribution, {}).keys()):
                 why = f"{conflict.rule} gives it to {conflict.distribution}, which does not bring it; {other} does"
-                fix = "narrow the `paths` of that rule to what both bring"
+                fix = "narrow the `paths` of that rule to the files that both bring"
                 errors.append(
                     WheelError(
                         "a file would be in no package",

@@ -1,4 +1,4 @@
-"""Segments: the part of a layer that is one wheel's, copied from a stored layer when a neighbour of the wheel changes.
+"""Segments are the parts of a layer by wheel, copied from a stored layer when a neighbour of the wheel changes.
 
 Most of the work on a wheel, compiling and inflating, is then not done again. The bytes are the same either way.
 """
@@ -13,13 +13,13 @@ from pathlib import PurePosixPath
 
 import zstandard
 
-from imagegen.core.oci import LayerDescriptor
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.store.layout import DamagedError
 from imagegen.core.types import Digest, Size
 from imagegen.image.layers.codec import LayerSink
 from imagegen.image.layers.tar import TarWriter
+from imagegen.oci.documents import LayerDescriptor
 
 _READ = 1 << 20
 
@@ -28,7 +28,7 @@ _READ = 1 << 20
 class Segment:
     """A part of the tar in a stored layer: `length` bytes from the byte `skip` of the zstd frame at `offset` of a blob.
 
-    The part has the entries of the directories `added`; its other entries lie in these and in those of `above`.
+    The part has the entries of the directories `added`; its other entries lie in these directories and in `above`.
     """
 
     digest: Digest
@@ -88,7 +88,7 @@ class SegmentedTar(TarWriter):
 
     @contextmanager
     def segment(self, key: str) -> Iterator[None]:
-        """Make what is written until the end of the context a segment."""
+        """Make the entries written until the end of the context a segment."""
         start, before = self._sink.unpacked, len(self._directories)
         self._complete.clear()  # at the end it has the directories of this segment's entries
         yield
@@ -112,7 +112,7 @@ class SegmentedTar(TarWriter):
     def _is_whole(self, segment: Segment) -> bool:
         """Return whether the store has the blob, and has verified it for this layer; a damaged one is removed.
 
-        An earlier verification does not count: the bytes become part of another blob, which has a digest of its own.
+        An earlier verification does not count, since the bytes become part of a blob with another digest.
         """
         if segment.digest not in self._verified:
             if not self._store.has(segment.digest, segment.size):

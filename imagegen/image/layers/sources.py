@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
-from imagegen.core import registry
+from imagegen.artifacts.graph import locked_files, plan_package
 from imagegen.core.context import Context
 from imagegen.core.progress import timed
 from imagegen.core.store import Store
@@ -19,7 +19,8 @@ from imagegen.image.inputs import bottom_key, bytecode_base, packages_layer, tre
 from imagegen.image.layers import scan
 from imagegen.image.layers.layer import Compiler, Layer, interpreter_layer, previously_built, stored, tar_layer
 from imagegen.image.layers.plan import INTERPRETER, PACKAGES, LayerPlan, digest_of_json, interpreter_layer_key, plan
-from imagegen.lock.model import Lock, LockedFile, LockedWheel
+from imagegen.lock.model import Lock
+from imagegen.oci import registry
 
 _INTERPRETER_BYTES = 300 << 20  # estimate for a standalone interpreter's archive, its files and its layer
 
@@ -28,7 +29,7 @@ _INTERPRETER_BYTES = 300 << 20  # estimate for a standalone interpreter's archiv
 class RemoteLayers:
     """Layers by key that a trusted attestation describes.
 
-    `repository` stores them, or where `recompressed` has the key, that layer: the same in another compression.
+    `repository` stores them, or, if `recompressed` has the key, the same layer in another compression.
     """
 
     repository: registry.Repository | None = None
@@ -38,7 +39,7 @@ class RemoteLayers:
 
 class LayerOrigin(Enum):
     STORE = "store"
-    REMOTE = "remote"  # neither built nor fetched: the repository that it is for stores it
+    REMOTE = "remote"  # neither built nor fetched, since the repository that it is for stores it
     BUILD = "build"
 
 
@@ -57,7 +58,7 @@ def plan_layers(lock: Lock) -> tuple[LayerPlan, ...]:
 
 
 def resolve_layers(lock: Lock, store: Store, remote: RemoteLayers | None = None) -> tuple[LayerSource, ...]:
-    """Return the source of every layer, from the bottom up: the store, else `remote`, else a build.
+    """Return the source of every layer, from the bottom up. Prefer the store, then `remote`, then a build.
 
     A remote layer of wheels is used only where the scans of its wheels are known, since files that two packages own
     are found with them.
@@ -111,7 +112,7 @@ def previously_built_layers(lock: Lock, store: Store) -> dict[str, Layer]:
     """Return by key the layers that this store once built with the codec in use, whether it still has their blobs or
     not.
 
-    For a registry's image: the layers that were verified to unpack to their diff_ids.
+    For a registry's image, return the layers that were verified to unpack to their diff_ids.
     """
     base_layers, content = from_image(lock), lock.base.content
     keys = {layer.key for layer in base_layers}
@@ -152,8 +153,8 @@ def required_bytes(
 ) -> int:
     """Estimate the bytes that building the `missing` layers takes in the store, with all that they are built of.
 
-    A layer is taken to weigh what its wheels weigh; what the store has is not counted. `prebuilt` is the base where it
-    need not be built.
+    A layer is estimated by its wheels; files in the store are not counted. `prebuilt` is the base if it need not be
+    built.
     """
     if not missing:
         return 0
@@ -167,21 +168,14 @@ def required_bytes(
     total += _INTERPRETER_BYTES if lock.interpreter.file else 0
     for part in missing:
         total += sizes.get(part.key, sum(wheel.file.estimate for wheel in part.wheels))
-        files = [file for wheel in part.wheels for file in _files(wheel)]
+        files = locked_files(map(plan_package, part.wheels)).values()
         total += sum(file.estimate for file in files if not store.has(file.digest, file.size))
     return total
 
 
-def _files(wheel: LockedWheel) -> list[LockedFile]:
-    """Return the files that the store needs for this wheel."""
-    if wheel.sdist is None:
-        return [wheel.file, *([wheel.original] if wheel.original else [])]
-    return [wheel.file, wheel.sdist.file, *(require.file for require in wheel.sdist.build_requires)]
-
-
 # The layers under the venv, from the bottom up; every other module takes their order from here.
 #
-# 1. The base: Debian's packages as one layer, or the layers of a registry's image as they are.
+# 1. The base: Debian's packages as one layer, or the unchanged layers of a registry's image.
 # 2. Debian packages that are added above the base, as at most one layer.
 # 3. A standalone interpreter, as one layer.
 

@@ -1,4 +1,4 @@
-"""A deterministic tar stream: the layer format's only writer.
+"""A deterministic tar stream, the only writer of the layer format.
 
 POSIX.1-2001 (pax) headers, as the standard library writes them, from fields that hold nothing of this machine: uid
 and gid 0, no names, one mtime. Source of the layer rules: OCI image-spec v1.1, layer.md.
@@ -23,7 +23,7 @@ _REST_SUM = sum(_REST) + 8 * ord(" ")  # the checksum's own field counts as spac
 class TarWriter:
     """Writes entries to `write` in the order given. Parent directories come first, once each, all alike (0755).
 
-    `below` are directories of lower layers whose modes are their own: they get no entry.
+    `below` are directories of lower layers with modes of their own, which get no entry.
     """
 
     def __init__(self, write: Callable[[bytes], object], below: Iterable[str] = ()) -> None:

@@ -21,13 +21,13 @@ from imagegen.core.net import Client, package_index
 from imagegen.core.net.package_index import IndexLink
 from imagegen.core.progress import Progress
 from imagegen.core.store import Store
+from imagegen.core.wheel_target import WheelTarget
 from imagegen.lock.model import LINKS, URL, Lock, LockedFile, LockedWheel
 from imagegen.lock.recipes import Compiled, allowed, environment
 from imagegen.lock.resolution_inputs import pep508
 from imagegen.spec.model import Cell, Component
 from imagegen.spec.model import Requirement as Asked
 from imagegen.spec.recipe import Commit, LocalSource, Recipe, SdistFile
-from imagegen.spec.wheel_target import WheelTarget
 from imagegen.wheels import wheelhouse
 from imagegen.wheels.catalogue import Catalogue
 from imagegen.wheels.find import Offer, WheelListing, WheelRequirement, WheelSources, find
@@ -164,7 +164,7 @@ def need_of(
 
     Raises LockError where only a lock has the torch version.
     """
-    target = WheelTarget.of(cell.platform, cell.base, locked.interpreter.version if locked else cell.python)
+    target = WheelTarget.of(cell.platform, cell.base.glibc, locked.interpreter.version if locked else cell.python)
     builds = locked.builds if locked else ()
     key = next((build.key for build in builds if (build.name, build.version) == (component.package, version)), None)
     source = recipe.releases.get(version) if recipe else None

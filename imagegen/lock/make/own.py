@@ -17,15 +17,14 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from imagegen.core.context import Context
 from imagegen.core.errors import ImagegenError, LockError, ReproducibilityError, SandboxError, WheelError
 from imagegen.core.git import PackedTree
-from imagegen.core.net import Client
 from imagegen.core.store import Store
+from imagegen.core.wheel_target import WheelTarget
 from imagegen.index_metadata import wheel_metadata
 from imagegen.lock import sdist
 from imagegen.lock.model import LOCAL, URL, Lock, LockedFile, LockedSdist, LockedWheel, archive_name
 from imagegen.lock.recipes import pyproject
-from imagegen.lock.sources import Finder, RequiredFile
+from imagegen.lock.sources import RequiredFile, fetch_files
 from imagegen.spec.model import Cell, OwnSource, Requirement, WheelAddress
-from imagegen.spec.wheel_target import WheelTarget
 
 _DEFAULT_BACKEND = ("setuptools>=40.8.0",)  # PEP 518: of a project that names no build requirements
 _NO_NETWORK = (
@@ -179,10 +178,8 @@ def wheels_by_address(cell: Cell, target: WheelTarget, context: Context) -> dict
         return {}
     for requirement, address in requested:
         _require_fit(requirement, address, target)
-    with Client(context.settings) as client, context.progress.meter("fetching wheels by address", 0) as meter:
-        finder = Finder(client, context.store, context.settings, meter)
-        for requirement, address in requested:
-            finder.fetch(RequiredFile(requirement.component.package, _file(address, None)))
+    files = [RequiredFile(requirement.component.package, _file(address, None)) for requirement, address in requested]
+    fetch_files("fetching wheels by address", files, context)
     return {
         requirement.component.package: _described(requirement, address, context.store)
         for requirement, address in requested

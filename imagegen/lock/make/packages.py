@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 from imagegen.core.context import Context
@@ -15,6 +15,7 @@ from imagegen.core.errors import ImagegenError
 from imagegen.core.git import PackedTree
 from imagegen.core.net import Client, package_index
 from imagegen.core.progress import timed
+from imagegen.core.wheel_target import WheelTarget
 from imagegen.image.inputs import sdist_builder
 from imagegen.lock import sdist
 from imagegen.lock.file import LockErrors
@@ -42,11 +43,10 @@ from imagegen.lock.resolution_inputs import (
     report_warnings,
     require_used,
 )
-from imagegen.lock.sources import Finder, RequiredFile, in_parallel
+from imagegen.lock.sources import RequiredFile, fetch_files
 from imagegen.lock.uv_lock import ProjectContents
 from imagegen.lock.uv_resolve import UPLOADS, Pinned, Remote, ResolveRequest, resolve
 from imagegen.spec.model import Cell, GitSource, Requirement, Sdist
-from imagegen.spec.wheel_target import WheelTarget
 
 UV_VERSION = importlib.metadata.version("uv")
 
@@ -210,7 +210,7 @@ class PackageResolver:
     def _from_sdist(self, locked: LockedWheel, declared: Sdist) -> LockedWheel:
         """Return the wheel that the sandbox builds of `locked`, whose file is an sdist."""
         source = LockedSdist(locked.file, self.build_requires(declared.build_requires))
-        return self._built(locked, source, [RequiredFile(locked.name, source.file)])
+        return self._built(locked, source)
 
     def _from_commit(self, pinned: Pinned, commit: GitSource) -> LockedWheel:
         """Return the wheel that the sandbox builds of a commit."""
@@ -218,7 +218,7 @@ class PackageResolver:
         sha256 = archive.digest.removeprefix("sha256:")
         file = LockedFile(archive_name(pinned.name, pinned.version), archive.size, sha256, GIT)
         source = LockedSdist(file, self.build_requires(commit.metadata.build_requires), git=LockedGit.of(commit))
-        return self._built(LockedWheel(pinned.name, pinned.version, file, via=pinned.via), source, [])
+        return self._built(LockedWheel(pinned.name, pinned.version, file, via=pinned.via), source)
 
     def build_requires(self, pins: tuple[str, ...]) -> tuple[LockedWheel, ...]:
         """Return the build requirements of a backend, complete and exact; the image has none of them."""
@@ -229,27 +229,20 @@ class PackageResolver:
         )
         return self._files(self._resolve(request), {}, {})
 
-    def _built(self, locked: LockedWheel, source: LockedSdist, sources: Sequence[RequiredFile]) -> LockedWheel:
-        """Return `locked` with the wheel of `source`; `sources` and its build requirements are fetched first."""
+    def _built(self, locked: LockedWheel, source: LockedSdist) -> LockedWheel:
+        """Return `locked` with the wheel of `source`."""
         before = self._trusted_wheels.get((locked.name, locked.version))
         if before and before.sdist == source:
             return replace(locked, file=before.file, sdist=source)
-        return replace(locked, file=self.build(locked.name, locked.version, source, sources), sdist=source)
+        return replace(locked, file=self.build(locked.name, locked.version, source), sdist=source)
 
-    def build(
-        self, name: str, version: str | None, source: LockedSdist, sources: Sequence[RequiredFile] = ()
-    ) -> LockedFile:
-        """Return the wheel that the sandbox builds of `source`; `sources` and its build requirements are
-        fetched first.
-        """
+    def build(self, name: str, version: str | None, source: LockedSdist) -> LockedFile:
+        """Return the wheel that the sandbox builds of `source`; an sdist and build requirements are fetched first."""
         sdist.require_small(name, source)
-        required = [*sources, *(RequiredFile(require.name, require.file) for require in source.build_requires)]
-        total = sum(part.file.estimate for part in required)
+        sdists = [] if source.file.index in (GIT, LOCAL) else [RequiredFile(name, source.file)]
+        required = [RequiredFile(require.name, require.file) for require in source.build_requires]
         label = f"fetching the build requirements of {source.file.filename}"
-        with Client(self.context.settings) as client, self.context.progress.meter(label, total) as meter:
-            finder = Finder(client, self.context.store, self.context.settings, meter)
-            for _ in in_parallel([partial(finder.fetch, part) for part in required], client):
-                pass
+        fetch_files(label, [*sdists, *required], self.context)
         builder = sdist_builder(self.foundation, self.context)
         return sdist.build(name, version, source, builder)
 

@@ -8,12 +8,11 @@ from dataclasses import replace
 from imagegen.core import data
 from imagegen.core.context import Context
 from imagegen.core.errors import LockError
-from imagegen.core.net import Client
 from imagegen.core.store import Store
 from imagegen.core.text import did_you_mean
 from imagegen.lock import patched
 from imagegen.lock.model import LOCAL, Lock, LockedWheel, WheelPatch
-from imagegen.lock.sources import Finder, RequiredFile
+from imagegen.lock.sources import RequiredFile, fetch_files
 from imagegen.spec.model import Cell, PatchSource
 
 
@@ -80,8 +79,7 @@ def _applied(wheel: LockedWheel, asked: tuple[WheelPatch, ...], cell: Cell, cont
     if wheel.sdist or original.index == LOCAL:
         source = next(patch for patch in cell.patches if patch.package == wheel.name)
         raise _refused(source, f"{wheel.name} is made of sources", "change these instead")
-    with Client(context.settings) as client, context.progress.meter(original.filename, original.estimate) as meter:
-        Finder(client, context.store, context.settings, meter).fetch(RequiredFile(wheel.name, original))
+    fetch_files(original.filename, [RequiredFile(wheel.name, original)], context)
     try:
         file = patched.build(original, asked, context.store, context.settings)
     except LockError as error:

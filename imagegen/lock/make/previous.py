@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from packaging.utils import canonicalize_name
 
+from imagegen.artifacts.graph import locked_files, packages
 from imagegen.core.errors import LockError
 from imagegen.image import base
 from imagegen.lock.foundation import LockedPackages
@@ -88,13 +89,8 @@ class Previous:
 
     def file_sizes(self) -> dict[str, int]:
         """Return the sizes in bytes that the lock names, by sha256."""
-        if self.lock is None:
-            return {}
-        sdists = [wheel.sdist for wheel in self.lock.wheels if wheel.sdist]
-        build_requires = [wheel for sdist in sdists for wheel in sdist.build_requires]
-        build_requires += [wheel for build in self.lock.builds for wheel in build.build_requires]
-        files = [wheel.fetched for wheel in (*self.lock.wheels, *build_requires)] + [sdist.file for sdist in sdists]
-        return {file.sha256: file.size for file in files if file.size is not None}
+        files = locked_files(packages(self.lock)) if self.lock else {}
+        return {file.sha256: file.size for file in files.values() if file.size is not None}
 
     @property
     def _upgrades_base(self) -> bool:

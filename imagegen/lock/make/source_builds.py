@@ -8,6 +8,7 @@ from functools import cached_property
 
 from packaging.version import Version
 
+from imagegen.compat.rule import Rule
 from imagegen.core.errors import BuildError, FetchError, ImagegenError, LockError
 from imagegen.lock import recipes
 from imagegen.lock.builds import BUILDER, builder, commit_of, keyed, patches_of, source_of
@@ -15,7 +16,6 @@ from imagegen.lock.make.candidates import COMPILED, WheelSelector, wheel_of
 from imagegen.lock.make.packages import PackageResolver
 from imagegen.lock.model import Lock, LockedBuild, LockedWheel
 from imagegen.lock.recipes import Compiled
-from imagegen.spec.model import Rule
 from imagegen.wheels.find import WheelRequirement
 
 _FROM_SOURCE = "the cell asks for one that is compiled for it"

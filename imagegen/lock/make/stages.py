@@ -22,14 +22,17 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from imagegen.compat import facts_of_lock, rule_constraints
+from imagegen.compat import rule_constraints
+from imagegen.compat.rule import Rule
 from imagegen.core import temporary
 from imagegen.core.context import Context
 from imagegen.core.errors import ImagegenError
 from imagegen.core.git import PackedTree
 from imagegen.core.net import package_index
+from imagegen.core.wheel_target import WheelTarget
 from imagegen.image import base
 from imagegen.lock import recipes
+from imagegen.lock.facts import facts_of_lock
 from imagegen.lock.foundation import BUILD_PLATFORM, LockedPackages, resolve_interpreter
 from imagegen.lock.freshness import contradictions, gpus_of, stale
 from imagegen.lock.make import copies, patches
@@ -54,8 +57,8 @@ from imagegen.lock.resolution_inputs import Attempts, ResolutionInputs, default_
 from imagegen.lock.uv_lock import ProjectContents, UvProject
 from imagegen.lock.uv_resolve import Pinned
 from imagegen.projects.stack import ProjectStack, with_needed_recipes
-from imagegen.spec.model import Cell, Requirement, Rule
-from imagegen.spec.wheel_target import WheelTarget
+from imagegen.spec.cell_facts import facts_of_cell
+from imagegen.spec.model import Cell, Requirement
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,7 @@ def _with_edited_sources(draft: LockDraft, previous: Lock) -> Lock | None:
         return None
     if patches.read(cell, context.store) != {wheel.name: wheel.patches for wheel in previous.wheels if wheel.patches}:
         return None
-    target = WheelTarget.of(cell.platform, cell.base, previous.interpreter.version)
+    target = WheelTarget.of(cell.platform, cell.base.glibc, previous.interpreter.version)
     inputs = ResolutionInputs(default_site(context.settings), {})
     resolver = PackageResolver(cell, target, previous.foundation, {}, inputs, draft.previous, context)
     with_copies = replace(previous, copies=copies.read(cell, context.store))
@@ -168,7 +171,7 @@ def lock_interpreter(draft: LockDraft) -> None:
     cell = draft.cell
     debs = all_debs(draft.base, draft.added) if draft.base else ()
     draft.interpreter = resolve_interpreter(cell.interpreter, cell.platform, debs)
-    draft.target = WheelTarget.of(cell.platform, cell.base, draft.interpreter.version)
+    draft.target = WheelTarget.of(cell.platform, cell.base.glibc, draft.interpreter.version)
 
 
 def read_stack(draft: LockDraft) -> None:
@@ -226,7 +229,9 @@ def resolve(draft: LockDraft) -> None:
         draft.pins = draft.contents.found
     else:
         bounds = [f"{name}{specifier}" for name, specifier in sorted(draft.request.options.bounds.items())]
-        draft.pins = draft.resolver.resolve((*rule_constraints(draft.request.rules, draft.cell), *bounds))
+        draft.pins = draft.resolver.resolve(
+            (*rule_constraints(draft.request.rules, facts_of_cell(draft.cell)), *bounds)
+        )
 
 
 def choose_files(draft: LockDraft) -> None:
@@ -303,7 +308,7 @@ def judge(draft: LockDraft) -> None:
     """Add the file conflicts of the packages, and the GPUs and the driver that the rules require."""
     cell, lock = draft.cell, draft.lock
     lock = replace(lock, file_conflicts=file_conflicts_among(cell.file_conflicts, lock.packages))
-    draft.lock = replace(lock, gpu=gpus_of(cell, draft.request.rules, facts_of_lock(lock, cell.base.glibc)))
+    draft.lock = replace(lock, gpu=gpus_of(cell, draft.request.rules, facts_of_lock(lock, cell)))
 
 
 STAGES: tuple[Callable[[LockDraft], None], ...] = (

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -117,13 +117,26 @@ def probe(lock: Lock, base: Image, build_environment: BuildEnvironment) -> Machi
 
 # The cost of compiling a component: measured here, else as its recipe states, else unknown.
 
-_COSTS = Cache("build-cost", Cost)
+
+@dataclass(frozen=True)
+class _StoredCost:
+    """The fields of Cost as the store has them; the schema of Cost describes the text of a recipe."""
+
+    units: int
+    seconds: float
+    memory: int
+    largest: int
+    source: str
+
+
+_COSTS = Cache("build-cost", _StoredCost)
 
 
 def work(build: LockedBuild, recipe: Recipe, store: Store) -> BuildJob:
-    """The build as its plan sees it."""
+    """Return the build as its plan sees it."""
+    measured = _COSTS.get(store, _key(build))
     return BuildJob(
-        cost=_COSTS.get(store, _key(build)) or recipe.cost,
+        cost=Cost(**asdict(measured)) if measured else recipe.cost,
         architectures=max(1, len(set(build.architectures))),
         jobs=recipe.jobs is not None,
         threads=recipe.threads is not None,
@@ -135,7 +148,7 @@ def learn(build: LockedBuild, record: Mapping[str, Any], store: Store) -> None:
     with suppress(KeyError, TypeError, ValueError, ZeroDivisionError):
         cost = learned(record, max(1, len(build.architectures)), "measured here")
         if cost.units > 0 and cost.memory > 0:
-            _COSTS.put(store, _key(build), cost)
+            _COSTS.put(store, _key(build), _StoredCost(**asdict(cost)))
 
 
 def _key(build: LockedBuild) -> str:

@@ -22,11 +22,11 @@ from imagegen.audit.capability import arch, runs
 from imagegen.audit.check import audit
 from imagegen.audit.model import CodeTarget, Package, Severity
 from imagegen.audit.readers import loose_wheels
+from imagegen.compat import metadata
 from imagegen.core import data, toml
 from imagegen.core.config import Settings
 from imagegen.core.data import parse_json
 from imagegen.core.errors import BuildError, EngineError, WheelError
-from imagegen.core.oci import MACHINES
 from imagegen.core.progress import human
 from imagegen.core.store import Store
 from imagegen.core.text import counted, cut, redact
@@ -36,7 +36,7 @@ from imagegen.image import layers
 from imagegen.image.layers import Image
 from imagegen.lock.builds import patched_sources
 from imagegen.lock.model import Lock, LockedBuild
-from imagegen.spec import metadata
+from imagegen.oci.documents import MACHINES
 from imagegen.spec.recipe import Recipe
 from imagegen.wheels.builds.environment import BuildEnvironment
 from imagegen.wheels.throttle import JobPlan, halved

@@ -21,9 +21,12 @@ from imagegen.core.data import parse_json
 from imagegen.core.errors import FetchError, PublishError
 from imagegen.core.net import Client, DeniedError, NotFoundError, UnreachableError
 from imagegen.core.net.address import parse as parse_address
-from imagegen.core.net.answer import TryAgainError, redirected
-from imagegen.core.net.client import Reply, Sender, small
-from imagegen.core.oci import (
+from imagegen.core.net.sender import Reply, Sender, small
+from imagegen.core.net.status import TryAgainError, redirected
+from imagegen.core.progress import Meter, Quiet, human
+from imagegen.core.store import Store
+from imagegen.core.text import counted, cut, redact
+from imagegen.oci.documents import (
     ACCEPT,
     EMPTY,
     EMPTY_CONTENT,
@@ -33,13 +36,12 @@ from imagegen.core.oci import (
     Descriptor,
     digest_of,
 )
-from imagegen.core.progress import Meter, Quiet, human
-from imagegen.core.registry.pull import Repository, extended, fallback_tag, referring
-from imagegen.core.registry.reference import Reference, endpoint, is_tag, why_no_tag
-from imagegen.core.registry.session import RegistrySession
-from imagegen.core.registry.upload import Mounts, Upload
-from imagegen.core.store import Store
-from imagegen.core.text import counted, cut, redact
+from imagegen.oci.registry.mounts import Mounts
+from imagegen.oci.registry.reference import Reference, endpoint, is_tag, why_no_tag
+from imagegen.oci.registry.referrers import extended, fallback_tag, referring
+from imagegen.oci.registry.repository import Repository
+from imagegen.oci.registry.session import RegistrySession
+from imagegen.oci.registry.upload import Upload
 
 _AT_ONCE = 4  # uploads
 _ASKED_AT_ONCE = 8

@@ -9,8 +9,8 @@ from typing import Literal
 
 from packaging.version import Version
 
+from imagegen.compat import harvested
 from imagegen.core.deferred import dataclass
-from imagegen.spec import harvested
 
 FOLDER = "scans"  # below a directory of matrices
 # Compute capabilities of NVIDIA's GPUs since Maxwell on which a wheel is judged. Jetson and Thor are left out, because
@@ -77,7 +77,7 @@ def load(directories: Sequence[Path], package: str) -> PackageScans | None:
 
     Raises MatrixError for a file that cannot be read.
     """
-    from imagegen.spec.scans_file import parse  # late: results of earlier runs stand for most files
+    from imagegen.compat.scans_file import parse  # late: results of earlier runs stand for most files
 
     return harvested.load(directories, f"{FOLDER}/{package}.json", lambda raw, path: parse(raw, path, package))
 

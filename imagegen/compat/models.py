@@ -14,9 +14,9 @@ from pathlib import Path
 
 from packaging.version import Version
 
+from imagegen.compat import harvested
 from imagegen.core.data import parse_json
 from imagegen.core.deferred import dataclass
-from imagegen.spec import harvested
 
 FILE = "models.json"
 PACKAGES = ("transformers", "vllm")

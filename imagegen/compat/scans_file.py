@@ -18,13 +18,13 @@ from typing import Annotated, Any, Literal, TypeVar
 from packaging.version import Version
 from pydantic import Field, ValidationError
 
+from imagegen.compat import harvested
+from imagegen.compat.wheel_scans import PackageScans, ScannedLibrary, WheelScan, WheelVerdict
 from imagegen.core import data
 from imagegen.core import types as t
 from imagegen.core.data import parse_json
 from imagegen.core.errors import Location, MatrixError
 from imagegen.core.strict import Strict
-from imagegen.spec import harvested
-from imagegen.spec.scans import PackageScans, ScannedLibrary, WheelScan, WheelVerdict
 
 _RUN = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 

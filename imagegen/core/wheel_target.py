@@ -5,17 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from packaging.version import Version
-
-from imagegen.core.config import Settings
 from imagegen.core.deferred import dataclass
 from imagegen.core.errors import LockError
-from imagegen.core.net import package_index
-from imagegen.core.oci import MACHINES
-from imagegen.spec.foundation import Base
+from imagegen.oci.documents import MACHINES
 
 if TYPE_CHECKING:
     from packaging.tags import Tag
@@ -38,16 +32,16 @@ class WheelTarget:
     glibc: int  # minor version: 36 for 2.36
 
     @classmethod
-    def of(cls, platform: str, base: Base, python: str) -> WheelTarget:
-        """Raises LockError for a platform or a base that wheels have no name for."""
-        glibc = re.fullmatch(r"2\.(\d+)", base.glibc)
-        if platform not in MACHINES or not glibc:
+    def of(cls, platform: str, glibc: str, python: str) -> WheelTarget:
+        """Raises LockError for a platform or a glibc that wheels have no name for."""
+        match = re.fullmatch(r"2\.(\d+)", glibc)
+        if platform not in MACHINES or not match:
             raise LockError(
-                f"no wheel can be chosen for {platform} with glibc {base.glibc}",
+                f"no wheel can be chosen for {platform} with glibc {glibc}",
                 code="lock-glibc-unsupported",
                 why=f"known are {', '.join(MACHINES)} and glibc 2.x",
             )
-        return cls(python, MACHINES[platform], int(glibc[1]))
+        return cls(python, MACHINES[platform], int(match[1]))
 
     @property
     def uv_platform(self) -> str:
@@ -91,26 +85,3 @@ class WheelTarget:
             return None
         ranks = [self.ranks[tag] for tag in tags if tag in self.ranks]
         return (-min(ranks), build, filename) if ranks else None
-
-
-def find_local_wheel(settings: Settings, package: str, version: str, target: WheelTarget) -> Path | None:
-    """Return the one wheel of exactly this release (with its local version) in the find-links directories.
-
-    None if there is none, or if several file names fit.
-    """
-    paths: dict[str, Path] = {}
-    for directory in filter(None, map(package_index.local_directory, settings.find_links)):
-        for path in sorted(directory.glob("*.whl")):
-            if _is_release(path.name, package, version) and target.best([(path.name, path)]) is not None:
-                paths.setdefault(path.name, path)
-    return next(iter(paths.values())) if len(paths) == 1 else None
-
-
-def _is_release(filename: str, package: str, version: str) -> bool:
-    from packaging.utils import parse_wheel_filename
-
-    try:
-        name, wheel_version, _, _ = parse_wheel_filename(filename)
-    except ValueError:
-        return False
-    return name == package and wheel_version == Version(version)

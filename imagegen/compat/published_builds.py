@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from packaging.version import Version
 
+from imagegen.compat.rule import NO_CUDA, Rule
 from imagegen.core import types as t
 from imagegen.core.deferred import dataclass
 from imagegen.core.types import MatrixEntry
-from imagegen.spec.model import NO_CUDA, Rule
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from packaging.version import Version
 
+from imagegen.compat import harvested
 from imagegen.core import types as t
 from imagegen.core.deferred import dataclass
-from imagegen.spec import harvested
 
 FOLDER = "metadata"  # below a directory of matrices
 
@@ -79,7 +79,7 @@ def load(directories: Sequence[Path], package: str) -> PackageReleases | None:
 
     Raises MatrixError for a file that cannot be read.
     """
-    from imagegen.spec.metadata_file import parse  # late: results of earlier runs stand for most files
+    from imagegen.compat.metadata_file import parse  # late: results of earlier runs stand for most files
 
     return harvested.load(directories, f"{FOLDER}/{package}.json", lambda raw, path: parse(raw, path, package))
 

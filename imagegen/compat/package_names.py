@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from imagegen.compat import harvested
 from imagegen.core.deferred import dataclass
-from imagegen.spec import harvested
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

@@ -3,9 +3,10 @@
 Sources: OCI distribution-spec v1.1; Docker Registry v2 token authentication.
 """
 
-from imagegen.core.registry.pull import Content, Referrer, Repository, resolve
-from imagegen.core.registry.push import BlobTotals, PushTarget, PushTotals
-from imagegen.core.registry.reference import Reference, parse
+from imagegen.oci.registry.push import BlobTotals, PushTarget, PushTotals
+from imagegen.oci.registry.reference import Reference, parse
+from imagegen.oci.registry.referrers import Content, Referrer
+from imagegen.oci.registry.repository import Repository, resolve
 
 __all__ = [
     "BlobTotals",

@@ -17,13 +17,13 @@ from packaging.tags import parse_tag
 from packaging.version import Version
 from pydantic import AfterValidator, Field, ValidationError
 
+from imagegen.compat import harvested
+from imagegen.compat.metadata import PackageReleases, ReleaseMetadata
 from imagegen.core import data
 from imagegen.core import types as t
 from imagegen.core.data import parse_json
 from imagegen.core.errors import Location, MatrixError
 from imagegen.core.strict import Strict
-from imagegen.spec import harvested
-from imagegen.spec.metadata import PackageReleases, ReleaseMetadata
 
 _LONGEST_TAG = 255  # characters, the limit of a file's name; the tags of a name are the product of its parts
 

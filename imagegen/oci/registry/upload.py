@@ -1,9 +1,7 @@
-"""The upload of one blob, resumed where it was interrupted (`Upload`), and repositories that may have it (`Mounts`).
+"""The upload of one blob: begun, sent in pieces, queried for its offset after an interruption, ended with its digest.
 
-A blob of another repository of the same registry is mounted, not uploaded. A registry that lacks the blob answers a
-mount with a new upload, so each repository is first asked whether it has the blob: an upload as the answer then means
-that the registry does not support mounts, and no further mount is tried. Source: OCI distribution-spec v1.1, "Mounting
-a blob from another repository" and "Pushing blobs".
+Source: OCI distribution-spec v1.1, "Pushing blobs" (Range and Content-Range have no unit there, unlike RFC 9110's).
+Bytes are read from the store's file as they leave, and hashed on the way: what is not the blob's is never completed.
 """
 
 from __future__ import annotations
@@ -11,8 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from http import HTTPStatus
 from typing import BinaryIO
@@ -21,54 +18,13 @@ from urllib.parse import urlencode
 from imagegen.core.errors import FetchError, PublishError, StoreError
 from imagegen.core.net import DeniedError
 from imagegen.core.net.address import parse as parse_address
-from imagegen.core.net.answer import TryAgainError, redirected, size_of
-from imagegen.core.net.client import Reply, Sender
 from imagegen.core.net.request import CHUNK, Body
-from imagegen.core.oci import Descriptor
+from imagegen.core.net.sender import Reply, Sender
+from imagegen.core.net.status import TryAgainError, redirected, size_of
 from imagegen.core.progress import Meter
-from imagegen.core.registry.reference import is_loopback
 from imagegen.core.store import Store
-
-
-class Mounts:
-    """Repositories from which a blob may be mounted, by name and in the order of the queries. Thread-safe."""
-
-    def __init__(self, repositories: Sequence[str]) -> None:
-        self._repositories = list(dict.fromkeys(repositories))
-        self._lock = threading.Lock()
-
-    def find(self, has: Callable[[str], bool | None]) -> tuple[str, bool] | None:
-        """Return the first repository that `has` the blob, or may have it (None), and whether that is certain.
-
-        The repository that had the last blob is checked first.
-        """
-        with self._lock:
-            requested = tuple(self._repositories)
-        answers = ((repository, has(repository)) for repository in requested)
-        return next(((repository, answer is True) for repository, answer in answers if answer is not False), None)
-
-    def worked(self, repository: str) -> None:
-        with self._lock:
-            if repository in self._repositories:
-                self._repositories.remove(repository)
-                self._repositories.insert(0, repository)
-
-    def drop(self, repository: str) -> None:
-        """Remove a repository that may not be read."""
-        with self._lock:
-            if repository in self._repositories:
-                self._repositories.remove(repository)
-
-    def give_up(self) -> None:
-        """Remove all repositories: the registry does not support mounts."""
-        with self._lock:
-            self._repositories.clear()
-
-
-# The upload of one blob: begun, sent in pieces, queried for its offset after an interruption, ended with its digest.
-#
-# Source: OCI distribution-spec v1.1, "Pushing blobs" (Range and Content-Range have no unit there, unlike RFC 9110's).
-# Bytes are read from the store's file as they leave, and hashed on the way: what is not the blob's is never completed.
+from imagegen.oci.documents import Descriptor
+from imagegen.oci.registry.reference import is_loopback
 
 _PIECE = 64 << 20  # bytes of one request: what is lost, at worst, where a registry keeps only what it acknowledged
 _RESTARTS = 4  # from the first byte on

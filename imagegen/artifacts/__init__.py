@@ -1,0 +1,1 @@
+"""The artifacts between a lock and its image."""

@@ -1,0 +1,1 @@
+"""OCI images: documents, layouts, and the client of registries."""

@@ -1,0 +1,47 @@
+"""The upload of one blob, resumed where it was interrupted (`Upload`), and repositories that may have it (`Mounts`).
+
+A blob of another repository of the same registry is mounted, not uploaded. A registry that lacks the blob answers a
+mount with a new upload, so each repository is first asked whether it has the blob: an upload as the answer then means
+that the registry does not support mounts, and no further mount is tried. Source: OCI distribution-spec v1.1, "Mounting
+a blob from another repository" and "Pushing blobs".
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+
+class Mounts:
+    """Repositories from which a blob may be mounted, by name and in the order of the queries. Thread-safe."""
+
+    def __init__(self, repositories: Sequence[str]) -> None:
+        self._repositories = list(dict.fromkeys(repositories))
+        self._lock = threading.Lock()
+
+    def find(self, has: Callable[[str], bool | None]) -> tuple[str, bool] | None:
+        """Return the first repository that `has` the blob, or may have it (None), and whether that is certain.
+
+        The repository that had the last blob is checked first.
+        """
+        with self._lock:
+            requested = tuple(self._repositories)
+        answers = ((repository, has(repository)) for repository in requested)
+        return next(((repository, answer is True) for repository, answer in answers if answer is not False), None)
+
+    def worked(self, repository: str) -> None:
+        with self._lock:
+            if repository in self._repositories:
+                self._repositories.remove(repository)
+                self._repositories.insert(0, repository)
+
+    def drop(self, repository: str) -> None:
+        """Remove a repository that may not be read."""
+        with self._lock:
+            if repository in self._repositories:
+                self._repositories.remove(repository)
+
+    def give_up(self) -> None:
+        """Remove all repositories: the registry does not support mounts."""
+        with self._lock:
+            self._repositories.clear()
