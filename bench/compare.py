@@ -61,13 +61,13 @@ class Bench:
 
     def __init__(self, work_dir: Path, app: App, cell: str, *, byte_code: bool) -> None:
         self.room, self.byte_code = work_dir, byte_code
-        (self.cell,) = app.matrix.select(cell)
-        self.lock = app.fresh_lock(self.cell)
-        settings = replace(app.settings_for(self.cell), store=work_dir / "warm" / "imagegen" / "store")
+        (self.cell,) = app.session.matrix.select(cell)
+        self.lock = app.session.lock_files.fresh(self.cell)
+        settings = replace(app.project.settings_for(self.cell), store=work_dir / "warm" / "imagegen" / "store")
         self.warm = Store(settings.store)
         context = Context(self.warm, settings, app.progress)
-        self.matrices = app.project / "matrices"
-        self.engine = Engine.connect(app.settings, app.progress)
+        self.matrices = app.project.directory / "matrices"
+        self.engine = Engine.connect(app.project.settings, app.progress)
         host = os.environ.get("DOCKER_HOST")
         self.shell = self.engine.buildx_line("")
         # One index for all: imagegen would also take files by hash from the extra ones that pip's configuration names.

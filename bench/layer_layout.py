@@ -105,8 +105,8 @@ def main() -> None:
     results.add_option(parser)
     chosen = parser.parse_args()
     app = App(dict(os.environ), chosen.project)
-    (cell,) = app.matrix.select(chosen.cell)
-    lock = app.fresh_lock(cell)
+    (cell,) = app.session.matrix.select(chosen.cell)
+    lock = app.session.lock_files.fresh(cell)
     plans = [each for each in plan(lock) if each.wheels]
     size = sizes(lock, plans)
     until = dt.date.fromisoformat(lock.as_of[:10])

@@ -82,7 +82,7 @@ class Counting:
 def registry(app: App, work_dir: Path) -> Iterator[Counting]:
     """Debian's docker-registry, empty, and the proxy before it."""
     programs = work_dir / "docker-registry"
-    unpack("trixie", ["docker-registry"], programs, app.settings, app.progress)
+    unpack("trixie", ["docker-registry"], programs, app.project.settings, app.progress)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     config = {

@@ -20,5 +20,5 @@ project_option = click.option(
 def start_session(context: click.Context, project: Path) -> App:
     """Return the session of a project, which is also the object of the context. Its warnings follow the result."""
     context.obj = app = App(os.environ, project)
-    context.call_on_close(lambda: app.print_warnings(explain=False))
+    context.call_on_close(lambda: app.session.judge.print_warnings(explain=False))
     return app

@@ -5,10 +5,12 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from imagegen.app.audit import audit_before_image
+from imagegen.app.audit import audit_lock
 from imagegen.app.audit_ahead import audited_ahead
 from imagegen.app.check_locks import require_unchanged_copies
 from imagegen.app.finished import FinishedBuild, keep_finished
+from imagegen.app.lock_files import LockFiles
+from imagegen.app.project import ProjectContext
 from imagegen.app.session import Session
 from imagegen.core.errors import LockError
 from imagegen.core.net import MissingFiles
@@ -33,7 +35,7 @@ def ensure_wheels(
 
     Raises LockError where these changed, and as `ensure.ensure_wheels`.
     """
-    require_unchanged_copies(session, cell, lock)
+    require_unchanged_copies(session.lock_files, cell, lock)
     environments = lock.by_cell(cell)
     if not any(locked.builds for _, locked in environments):
         return lock
@@ -41,13 +43,13 @@ def ensure_wheels(
 
     gpus = tuple(session.matrix.gpus.values())
     locks = [
-        ensure.ensure_wheels(part_lock, part, gpus, session.context_for(part), engine=engine, builder=builder)
+        ensure.ensure_wheels(part_lock, part, gpus, session.project.context_for(part), engine=engine, builder=builder)
         for part, part_lock in environments
     ]
     return with_locks(lock, locks)
 
 
-def require_wheels(session: Session, cell: Cell, lock: Lock) -> Lock:
+def require_wheels(project: ProjectContext, cell: Cell, lock: Lock) -> Lock:
     """Return the lock with its compiled wheels, which come only from the wheelhouses.
 
     Raises as `ensure.require_wheels`.
@@ -58,12 +60,28 @@ def require_wheels(session: Session, cell: Cell, lock: Lock) -> Lock:
     from imagegen.wheels.builds import ensure
 
     return with_locks(
-        lock, [ensure.require_wheels(part_lock, session.context_for(part)) for part, part_lock in environments]
+        lock, [ensure.require_wheels(part_lock, project.context_for(part)) for part, part_lock in environments]
     )
 
 
+def find_recorded(
+    lock_files: LockFiles, cell: Cell, lock: Lock, engine: Engine, *, audit: bool
+) -> FinishedBuild | None:
+    """Return the image that the store has made of a lock with its compiled wheels, if the engine has it.
+
+    It is audited, since it may have been built without an audit. Raises AuditError.
+    """
+    digest, tags = layers.built_digest(lock, lock_files.project.store), local_tags(lock)
+    if digest is None or engine.image_digest(tags[1]) != digest:
+        return None
+    finished = FinishedBuild(digest, tags, audit_lock(lock_files.project, cell, lock, audit=audit))
+    if audit:
+        keep_finished(lock_files, cell, lock, finished)
+    return finished
+
+
 def assemble_image(
-    session: Session,
+    lock_files: LockFiles,
     cell: Cell,
     lock: Lock,
     *,
@@ -76,28 +94,28 @@ def assemble_image(
     Layers of `remote` are neither built nor fetched. `loading` gets the layers from the bottom up while others are
     built. Raises AuditError before there is an image, ReproducibilityError for another image than the recorded one.
     """
-    store, progress = session.store, session.progress
+    store, progress = lock_files.project.store, lock_files.project.progress
     sources = layers.resolve_layers(lock, store, remote)
     remote_layers = remote.layers if remote else {}
     if unscanned := sum(source.origin is LayerOrigin.BUILD and source.plan.key in remote_layers for source in sources):
         progress.say(f"note: {counted(unscanned, 'remote layer')} must be built here: wheel scans are missing")
     stack = LayerStack(sources)
     try:
-        with audited_ahead(session, cell, lock) if audit else nullcontext():
+        with audited_ahead(lock_files.project, cell, lock) if audit else nullcontext():
             height = _offer(loading, lock, stack, 0)
-            for layer in layers.ensure_layers(lock, sources, session.context_for(cell), remote):
+            for layer in layers.ensure_layers(lock, sources, lock_files.project.context_for(cell), remote):
                 stack.add(layer)
                 height = _offer(loading, lock, stack, height)
     except MissingFiles as error:
         if cell.stack:
             from imagegen.lock.stack import locate_missing  # late: an ordinary build reads no such file
 
-            locate_missing(error, session.project / cell.stack.path)
+            locate_missing(error, lock_files.project.directory / cell.stack.path)
         raise
     except LockError as error:
         error.where = cell.ldconfig_places.get(str(error.where), error.where)
         raise
-    audited = audit_lock(session, cell, lock, audit=audit)
+    audited = audit_lock(lock_files.project, cell, lock, audit=audit)
     image = layers.write_image(lock, stack, store)
     difference = layers.compare_with_record(lock, image)
     if difference:
@@ -105,7 +123,7 @@ def assemble_image(
     images.keep(store, lock.cell, image.digest, len(image.manifest))
     if audit:
         notes = (*audited, *([f"note: {difference}"] if difference else []))
-        keep_finished(session, cell, lock, FinishedBuild(image.digest, local_tags(lock), notes))
+        keep_finished(lock_files, cell, lock, FinishedBuild(image.digest, local_tags(lock), notes))
     return image
 
 
@@ -115,18 +133,3 @@ def _offer(loading: Loading | None, lock: Lock, stack: LayerStack, height: int) 
     if loading and len(bottom) > height:
         loading.offer(layers.image(lock, bottom))
     return len(bottom)
-
-
-def audit_lock(session: Session, cell: Cell, lock: Lock, *, audit: bool) -> tuple[str, ...]:
-    """Audit the lock unless the user has declined, each environment as the cell that it is; print and return the notes.
-
-    Raises AuditError.
-    """
-    if audit:
-        notes = [note for part in lock.by_cell(cell) if (note := audit_before_image(session, *part))]
-    else:
-        skipped = f"NOTE: {cell.id} is not audited (--no-audit)."
-        notes = [skipped, f"NOTE: `imagegen audit {cell.id}` reports what would not work."]
-    for text in notes:
-        session.progress.say(text)
-    return tuple(notes)

@@ -14,7 +14,8 @@ from packaging.version import Version
 
 import imagegen.audit
 import imagegen.image.inventory
-from imagegen.app.session import Session
+from imagegen.app.matrices import Matrices
+from imagegen.app.project import ProjectContext
 from imagegen.audit.check import audit
 from imagegen.audit.facts import FACTS_FORMAT
 from imagegen.audit.imports import RefusedKeyword
@@ -48,13 +49,13 @@ _AUDITS = Cache("audit", _Audited)
 _SHOWN = 10  # errors of an audit in one message
 
 
-def is_audited(session: Session, cell: Cell, lock: Lock) -> bool:
+def is_audited(project: ProjectContext, cell: Cell, lock: Lock) -> bool:
     """Return whether the store has the result of `audit_before_image`."""
-    return _AUDITS.get(session.store, _audit_key(lock, cell)) is not None
+    return _AUDITS.get(project.store, _audit_key(lock, cell)) is not None
 
 
 def audit_before_image(
-    session: Session, cell: Cell, lock: Lock, scans: Mapping[str, Package] | None = None
+    project: ProjectContext, cell: Cell, lock: Lock, scans: Mapping[str, Package] | None = None
 ) -> str | None:
     """Raise AuditError if the audit of the lock finds errors; return a note with the number of warnings.
 
@@ -62,14 +63,14 @@ def audit_before_image(
     declares, or the audit itself change. `scans` are read already, by distribution. Raises also as
     `inventory.cell.subject`.
     """
-    store, progress = session.store, session.progress
+    store, progress = project.store, project.progress
     key = _audit_key(lock, cell)
     result = _AUDITS.get(store, key)
     if result is None:
         gc.disable()  # data of wheels have no cycles, and searching for cycles takes a tenth of the audit
         try:
             with timed(progress, f"auditing {lock.cell}"):
-                report = audit(subject(lock, cell, session.context_for(cell), scans or {}))
+                report = audit(subject(lock, cell, project.context_for(cell), scans or {}))
         finally:
             gc.enable()
         errors = [_line(finding) for finding in report.findings if finding.severity is Severity.ERROR]
@@ -87,7 +88,22 @@ def audit_before_image(
     return f"the audit found no errors, and {counted(result.warnings, 'warning')}: {hint}" if result.warnings else None
 
 
-def refused_keywords(session: Session, subject: Subject) -> Iterator[RefusedKeyword]:
+def audit_lock(project: ProjectContext, cell: Cell, lock: Lock, *, audit: bool) -> tuple[str, ...]:
+    """Audit the lock unless the user has declined, each environment as the cell that it is; print and return the notes.
+
+    Raises AuditError.
+    """
+    if audit:
+        notes = [note for part in lock.by_cell(cell) if (note := audit_before_image(project, *part))]
+    else:
+        skipped = f"NOTE: {cell.id} is not audited (--no-audit)."
+        notes = [skipped, f"NOTE: `imagegen audit {cell.id}` reports what would not work."]
+    for text in notes:
+        project.progress.say(text)
+    return tuple(notes)
+
+
+def refused_keywords(matrices: Matrices, subject: Subject) -> Iterator[RefusedKeyword]:
     """Yield the keyword arguments that packages of a subject pass to others which refuse them, by harvested names.
 
     Only pairs of releases whose wheels were read count. Raises MatrixError.
@@ -97,8 +113,8 @@ def refused_keywords(session: Session, subject: Subject) -> Iterator[RefusedKeyw
         for installed_package in subject.packages
         if (public := _public(installed_package.version))
     }
-    for package in api.names(session.matrix_directories):
-        api_names = session.knowledge_files.api_names(package) if package in installed else None
+    for package in api.names(matrices.project.matrix_directories):
+        api_names = matrices.knowledge_files.api_names(package) if package in installed else None
         if api_names is None or not _was_read(api_names, package, installed):
             continue
         for name in api_names.names:

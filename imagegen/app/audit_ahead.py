@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from imagegen.app.audit import audit_before_image, is_audited
-from imagegen.app.session import Session
+from imagegen.app.project import ProjectContext
 from imagegen.audit.model import Package
 from imagegen.core.progress import Quiet
 from imagegen.image.inventory.subjects import SYSTEMS, stored_scans, system_key
@@ -33,14 +33,14 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 @contextmanager
-def audited_ahead(session: Session, cell: Cell, lock: Lock) -> Iterator[None]:
+def audited_ahead(project: ProjectContext, cell: Cell, lock: Lock) -> Iterator[None]:
     """Audit the lock during the context, in which its layers are made, and wait for the audit at the end.
 
     It audits only if the store has the scans of nearly all wheels; the other scans come with the layers. An exception
     in the context ends the audit.
     """
-    audits = [(part, locked) for part, locked in lock.by_cell(cell) if _is_near(session, part, locked)]
-    forked = _fork(session, audits) if audits else None
+    audits = [(part, locked) for part, locked in lock.by_cell(cell) if _is_near(project, part, locked)]
+    forked = _fork(project, audits) if audits else None
     if forked is None:
         yield
         return
@@ -59,7 +59,7 @@ def audited_ahead(session: Session, cell: Cell, lock: Lock) -> Iterator[None]:
                 os.waitpid(child, 0)
 
 
-def _fork(session: Session, audits: Sequence[tuple[Cell, Lock]]) -> tuple[int, int] | None:
+def _fork(project: ProjectContext, audits: Sequence[tuple[Cell, Lock]]) -> tuple[int, int] | None:
     """Audit the locks in a fork of this process. Return its id and the pipe that is closed when all layers are made.
 
     Return None if the system starts no further process.
@@ -73,7 +73,7 @@ def _fork(session: Session, audits: Sequence[tuple[Cell, Lock]]) -> tuple[int, i
         child = os.fork()
         if child == 0:
             os.close(writer)
-            _audit(session, audits, reader)
+            _audit(project, audits, reader)
     except OSError:
         os.close(writer)
         return None
@@ -96,16 +96,16 @@ def _has_ended(child: int) -> bool:
     return True
 
 
-def _is_near(session: Session, cell: Cell, lock: Lock) -> bool:
+def _is_near(project: ProjectContext, cell: Cell, lock: Lock) -> bool:
     """Return whether the lock has no audit, and nearly all that one needs."""
-    store = session.store
-    if is_audited(session, cell, lock) or SYSTEMS.get(store, system_key(lock)) is None:
+    store = project.store
+    if is_audited(project, cell, lock) or SYSTEMS.get(store, system_key(lock)) is None:
         return False
     scanned = sum(scan.recorded_blob(store, wheel, lock.python) is not None for wheel in lock.wheels)
     return scanned >= _SCANNED * len(lock.wheels)
 
 
-def _audit(session: Session, audits: Sequence[tuple[Cell, Lock]], reader: int) -> NoReturn:
+def _audit(project: ProjectContext, audits: Sequence[tuple[Cell, Lock]], reader: int) -> NoReturn:
     """Audit the locks in this process, a fork without the parent's threads, and end it."""
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -113,23 +113,23 @@ def _audit(session: Session, audits: Sequence[tuple[Cell, Lock]], reader: int) -
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
         gc.freeze()  # pages that the collector does not write stay shared
-        session.progress = Quiet()
+        project.progress = Quiet()
         for cell, lock in audits:
-            scans = _scans(session, lock, reader)
+            scans = _scans(project, lock, reader)
             if scans is not None:
-                audit_before_image(session, cell, lock, scans)
+                audit_before_image(project, cell, lock, scans)
     finally:
         os._exit(0)
 
 
-def _scans(session: Session, lock: Lock, reader: int) -> dict[str, Package] | None:
+def _scans(project: ProjectContext, lock: Lock, reader: int) -> dict[str, Package] | None:
     """Return the scans of all wheels, by distribution, as layers give them; None if some are missing in the end."""
     scans: dict[str, Package] = {}
     complete = False
     while not complete:
         complete = bool(select.select([reader], [], [], _STEP)[0])
         unread = [wheel for wheel in lock.wheels if wheel.name not in scans]
-        scans |= stored_scans(unread, lock.python, session.store)
+        scans |= stored_scans(unread, lock.python, project.store)
         if len(scans) == len(lock.wheels):
             return scans
     return None

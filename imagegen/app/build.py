@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imagegen.app.check_locks import require_unchanged_copies
-from imagegen.app.finished import FinishedBuild, find_finished, keep_finished
+from imagegen.app.finished import find_finished
+from imagegen.app.lock_files import LockFiles
+from imagegen.app.project import ProjectContext
+from imagegen.app.scratch_base import build_on_base
 from imagegen.app.session import Session
-from imagegen.core.errors import PackagesGoneError
+from imagegen.core.errors import EngineError
 from imagegen.core.store import images
 from imagegen.lock import local_tags
 from imagegen.lock.model import Lock
@@ -56,103 +59,75 @@ def build_image(session: Session, cell: Cell, lock: Lock, engine: Engine, option
     Raises SmokeFailed if a check fails; the image then keeps its immutable tag. Raises AuditError before there is an
     image, ReproducibilityError, and the errors of the steps.
     """
-    try:
-        return _build(session, cell, lock, engine, options)
-    except PackagesGoneError as error:
-        if not options.scratch_base:
-            raise
-        return _build(session, cell, session.scratch_lock(cell, lock, error), engine, options)
+    build = partial(_build_into_engine, session, cell, engine, options)
+    return build_on_base(session, cell, lock, build, scratch=options.scratch_base)
 
 
 def build_layout(
-    session: Session,
-    cells: Sequence[tuple[Cell, Lock]],
-    directory: Path,
-    options: BuildOptions,
-    *,
-    compile_wheels: bool,
+    session: Session, cells: Sequence[tuple[Cell, Lock]], directory: Path, options: BuildOptions
 ) -> tuple[BuiltImage, ...]:
     """Build a lock's image, or the images of several platforms with an index, as an OCI image layout at `directory`.
 
-    The layout has the name of the first image. Needs no engine unless wheels are compiled.
+    The layout has the name of the first image. Needs no engine unless the options name a builder of wheels.
     """
     images.require_new(directory)
-    built = [_assemble_for_layout(session, *cell, options, compile_wheels=compile_wheels) for cell in cells]
+    built = []
+    for cell, lock in cells:
+        build = partial(_build_into_store, session, cell, options)
+        built.append(build_on_base(session, cell, lock, build, scratch=options.scratch_base))
     index = None
     if len(built) > 1:
         platforms = [lock.platform for _, lock in cells]
         manifests = [manifest for manifest, _ in built]
-        index = session.store.write(write_image_index(dict(zip(platforms, manifests, strict=True))))
+        index = session.project.store.write(write_image_index(dict(zip(platforms, manifests, strict=True))))
     (first, tag), *_ = built
-    images.export(session.store, index or first.digest, directory, tag)
+    images.export(session.project.store, index or first.digest, directory, tag)
     return tuple(BuiltImage(manifest.digest, index=index) for manifest, _ in built)
 
 
-def _build(session: Session, cell: Cell, lock: Lock, engine: Engine, options: BuildOptions) -> BuiltImage:
-    finished = _unchanged(session, cell, lock, options)
-    if finished and engine.image_digest(finished.tags[1]) == finished.digest:
-        digest, tags = finished.digest, finished.tags
-        for note in finished.notes:
-            session.progress.say(note)
-    else:
+def _build_into_engine(session: Session, cell: Cell, engine: Engine, options: BuildOptions, lock: Lock) -> BuiltImage:
+    built = find_finished(session.lock_files, cell, lock, engine, audit=options.audit)
+    if built is None:
         from imagegen.app import assemble  # late, here and below: an unchanged build needs no builders
-        from imagegen.image import layers
 
         lock = assemble.ensure_wheels(session, cell, lock, engine=engine, builder=options.builder)
-        tags = local_tags(lock)
-        built = layers.built_digest(lock, session.store)
-        if built and engine.image_digest(tags[1]) == built:
-            digest = built
-            notes = assemble.audit_lock(session, cell, lock, audit=options.audit)  # it may have been built without
-            if options.audit:
-                keep_finished(session, cell, lock, FinishedBuild(digest, tags, notes))
-        else:
-            with engine.loading(session.store) as loading:
-                image = assemble.assemble_image(session, cell, lock, audit=options.audit, loading=loading)
-                digest = image.digest
-                loading.finish(digest, tags[1], session.progress)
-    report, age = _smoke_test(session, cell, lock, engine, digest, options) if options.test else (None, None)
+        built = assemble.find_recorded(session.lock_files, cell, lock, engine, audit=options.audit)
+    digest, tags = (built.digest, built.tags) if built else _load_image(session.lock_files, cell, lock, engine, options)
+    report, age = _smoke_test(session.project, cell, lock, engine, digest, options) if options.test else (None, None)
     engine.tag(digest, tags[0])
     return BuiltImage(digest, tags, report, tested=age)
 
 
-def _assemble_for_layout(
-    session: Session, cell: Cell, lock: Lock, options: BuildOptions, *, compile_wheels: bool
-) -> tuple[Descriptor, str]:
-    """Return the manifest of the lock's image in the store, or of a scratch lock's where the options ask for one; and
-    its mutable tag.
-    """
-    finished = _unchanged(session, cell, lock, options)
-    if finished and (manifest := images.find_whole(session.store, finished.digest)):
-        for note in finished.notes:
-            session.progress.say(note)
-        if images.images(session.store).get(lock.cell) != manifest.digest:
-            images.keep(session.store, lock.cell, manifest.digest, manifest.size)
+def _load_image(
+    lock_files: LockFiles, cell: Cell, lock: Lock, engine: Engine, options: BuildOptions
+) -> tuple[str, tuple[str, str]]:
+    """Assemble the image while the engine loads its layers; return its digest and tags, of which it has the second."""
+    from imagegen.app import assemble
+
+    tags = local_tags(lock)
+    with engine.loading(lock_files.project.store) as loading:
+        image = assemble.assemble_image(lock_files, cell, lock, audit=options.audit, loading=loading)
+        loading.finish(image.digest, tags[1], lock_files.project.progress)
+    return image.digest, tags
+
+
+def _build_into_store(session: Session, cell: Cell, options: BuildOptions, lock: Lock) -> tuple[Descriptor, str]:
+    """Return the manifest of the lock's image in the store, and its mutable tag."""
+    finished = find_finished(session.lock_files, cell, lock, None, audit=options.audit)
+    if finished and (manifest := images.find_whole(session.project.store, finished.digest)):
         return manifest, finished.tags[0]
     from imagegen.app import assemble
 
-    try:
-        if compile_wheels:
-            whole = assemble.ensure_wheels(session, cell, lock, builder=options.builder)
-        else:
-            whole = assemble.require_wheels(session, cell, lock)
-        image = assemble.assemble_image(session, cell, whole, audit=options.audit)
-        return Descriptor(MANIFEST_TYPE, image.digest, len(image.manifest)), local_tags(whole)[0]
-    except PackagesGoneError as error:
-        if not options.scratch_base:
-            raise
-        scratch, again = session.scratch_lock(cell, lock, error), replace(options, scratch_base=False)
-        return _assemble_for_layout(session, cell, scratch, again, compile_wheels=compile_wheels)
-
-
-def _unchanged(session: Session, cell: Cell, lock: Lock, options: BuildOptions) -> FinishedBuild | None:
-    """Return the finished build of the lock. Raises LockError where copied files or patches changed."""
-    require_unchanged_copies(session, cell, lock)
-    return find_finished(session, cell, lock) if options.audit else None
+    if options.builder is None:
+        lock = assemble.require_wheels(session.project, cell, lock)
+    else:
+        lock = assemble.ensure_wheels(session, cell, lock, builder=options.builder)
+    image = assemble.assemble_image(session.lock_files, cell, lock, audit=options.audit)
+    return Descriptor(MANIFEST_TYPE, image.digest, len(image.manifest)), local_tags(lock)[0]
 
 
 def _smoke_test(
-    session: Session, cell: Cell, lock: Lock, engine: Engine, digest: str, options: BuildOptions
+    project: ProjectContext, cell: Cell, lock: Lock, engine: Engine, digest: str, options: BuildOptions
 ) -> tuple[SmokeReport, int | None]:
     """Return the report of the smoke checks, and its age in seconds where they need not run again (else None).
 
@@ -164,14 +139,31 @@ def _smoke_test(
 
     required = smoke_reports.SmokeRequirement.of(digest, lock, cell.declarations, require_gpu=options.require_gpu)
     conditions = smoke.SmokeConditions.of(engine.info(), smoke.nvidia_devices())
-    if not options.retest and (run := smoke_reports.find_run(session.store, required, conditions, lock)):
+    if not options.retest and (run := smoke_reports.find_run(project.store, required, conditions, lock)):
         saved, then = run
         return smoke.SmokeReport.from_dict(saved.report), max(0, int(time.time()) - then)
     report = smoke_checks.run(
-        engine, digest, lock, cell.declarations, require_gpu=options.require_gpu, progress=session.progress
+        engine, digest, lock, cell.declarations, require_gpu=options.require_gpu, progress=project.progress
     )
     report.require_passed(fix=f"the image is kept as {local_tags(lock)[1]}")
     passed = smoke_reports.passed_report(report, required, lock)
-    smoke_reports.save_passed_report(session.store, passed)
-    smoke_reports.save_run(session.store, passed, conditions, int(time.time()))
+    smoke_reports.save_passed_report(project.store, passed)
+    smoke_reports.save_run(project.store, passed, conditions, int(time.time()))
     return report, None
+
+
+def run_checks(
+    project: ProjectContext, cell: Cell, lock: Lock, names: Collection[str], *, require_gpu: bool
+) -> tuple[str, SmokeReport]:
+    """Run the checks in `names`, or all default checks. Returns the image's digest and the report."""
+    from imagegen.engine import Engine
+    from imagegen.run.smoke import runner as smoke_checks
+
+    tag = local_tags(lock)[1]
+    with Engine.connect(project.settings, project.progress) as engine:
+        image = engine.image_digest(tag)
+        if image is None:
+            raise EngineError(f"{tag} is not in Docker", code="engine-no-image", fix=f"`imagegen build {cell.id}`")
+        return image, smoke_checks.run(
+            engine, tag, lock, cell.declarations, require_gpu=require_gpu, progress=project.progress, only=names
+        )

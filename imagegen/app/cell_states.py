@@ -2,97 +2,120 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+from imagegen.app.lock_files import LockFiles
+from imagegen.app.missing_sources import missing_of_cell, missing_of_lock
 from imagegen.app.session import Session
+from imagegen.app.states import CellState, cell_state
 from imagegen.compat import CellAnswer
 from imagegen.core.errors import LockError
+from imagegen.core.store import Store
 from imagegen.core.store.cache import digest_of_results, has_results
 from imagegen.lock.model import Lock
 from imagegen.spec.model import Cell
 
 if TYPE_CHECKING:
     from imagegen.run.smoke.passed import PassedSmokeReport
-from imagegen.app.missing_sources import missing_of_cell, missing_of_lock
-from imagegen.app.states import CellState, cell_state
 
 
-def read_lock(session: Session, cell: Cell) -> Lock | LockError | None:
-    """Return the cell's lock; the error where it cannot be read, since one broken lock must not hide other cells."""
+class CellStatus:
+    """A cell with the answer of rules and metadata. Its lock, state and missing files are examined at first use."""
+
+    def __init__(self, session: Session, cell: Cell, answer: CellAnswer) -> None:
+        self._session, self.cell, self.answer = session, cell, answer
+
+    @cached_property
+    def lock(self) -> Lock | LockError | None:
+        """The cell's lock, as `read_lock` returns it."""
+        return read_lock(self._session.lock_files, self.cell)
+
+    @cached_property
+    def state(self) -> CellState:
+        """The state of the cell. A lock counts if a build accepts it."""
+        if not isinstance(self.lock, Lock):
+            return cell_state(self.answer, self.lock)
+        try:
+            checked = self._session.lock_files.check(self.lock, self.cell)
+            self._session.lock_files.require_unedited(checked, self.cell)
+        except LockError as error:
+            return cell_state(self.answer, error)
+        if checked.verdict and checked.verdict.answer == "incompatible":
+            errors = (conflict.rules for conflict in checked.verdict.conflicts if conflict.severity == "error")
+            reasons = (rule.because for rules in errors for rule in rules)
+            return cell_state(CellAnswer("incompatible", " ".join(reasons)))
+        return cell_state(self.answer, self.lock, _passed_counts(self._session.lock_files, self.cell, self.lock))
+
+    @property
+    def lock_state(self) -> str:
+        """One word about the lock: "no", "broken", "stale", "edited", "yes", or "recorded"."""
+        if not isinstance(self.lock, Lock):
+            return "broken" if self.lock else "no"
+        try:
+            checked = self._session.lock_files.check(self.lock, self.cell)
+        except LockError:
+            return "edited"
+        if checked.stale:
+            return "stale"
+        if checked.contradictions or checked.edited:
+            return "edited"
+        return "recorded" if self.lock.record else "yes"
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The missing addresses that building the cell needs in addition to the default index and Debian.
+
+        A lock counts if a build accepts it; without one, the declarations of the matrix count.
+        """
+        project = self._session.project
+        if self.state.name in ("locked", "tested") and isinstance(self.lock, Lock):
+            return missing_of_lock(self.lock, project.store, project.settings)
+        return missing_of_cell(self.cell, project.store, project.settings, self._session.matrices.wheel_catalogue)
+
+
+def statuses(session: Session, cells: Sequence[Cell]) -> list[CellStatus]:
+    """Return the statuses of the cells."""
+    answers = session.judge.cell_answers(cells)
+    return [CellStatus(session, cell, answers[cell.id]) for cell in cells]
+
+
+def read_lock(lock_files: LockFiles, cell: Cell) -> Lock | LockError | None:
+    """Return the cell's lock, or the error if it cannot be read, since one broken lock must not hide other cells."""
     try:
-        return session.find_lock(cell)
+        return lock_files.find(cell)
     except LockError as error:
-        session.progress.say(str(error))
+        lock_files.project.progress.say(str(error))
         return LockError(f"its lock cannot be read: {error.what}", code="lock-malformed")
 
 
-def state(session: Session, cell: Cell, answer: CellAnswer, locked: Lock | LockError | None) -> CellState:
-    """Return the state of `cell`; `locked` is the result of `read_lock`. A lock counts if a build accepts it."""
-    if not isinstance(locked, Lock):
-        return cell_state(answer, locked)
-    try:
-        checked = session.check_lock(locked, cell)
-        session.require_unedited(checked, cell)
-    except LockError as error:
-        return cell_state(answer, error)
-    if checked.verdict and checked.verdict.answer == "incompatible":
-        errors = (conflict.rules for conflict in checked.verdict.conflicts if conflict.severity == "error")
-        reasons = (rule.because for rules in errors for rule in rules)
-        return cell_state(CellAnswer("incompatible", " ".join(reasons)))
-    return cell_state(answer, locked, _passed_counts(session, cell, locked))
-
-
-def _passed_counts(session: Session, cell: Cell, locked: Lock) -> dict[str, int] | None:
+def _passed_counts(lock_files: LockFiles, cell: Cell, locked: Lock) -> dict[str, int] | None:
     """Return the counts of `passed_smoke_report` by status, of a lock whose compiled wheels may be in the store.
 
     They are kept until the lock, the matrix, the code or a record of the store changes.
     """
-    store = session.store
+    store = lock_files.project.store
     if not has_results(store, "smoke"):
         return None
 
     def compute() -> dict[str, int] | None:
         from imagegen.wheels.wheelhouse import with_local_wheels  # late: few cells get here
 
-        report = passed_smoke_report(session, cell, with_local_wheels(locked, store)[0])
+        report = passed_smoke_report(store, cell, with_local_wheels(locked, store)[0])
         return dict(report.report["counts"]) if report else None
 
-    inputs = session.digest_of_inputs(locked, cell)
+    inputs = lock_files.digest_of_inputs(locked, cell)
     records = [digest_of_results(store, kind) for kind in ("image", "smoke", "wheel")]
-    return session.compiled.of("smoke", str(session.lock_path(cell).absolute()), [inputs, *records], compute)
+    return lock_files.project.results.of("smoke", str(lock_files.path(cell).absolute()), [inputs, *records], compute)
 
 
-def lock_state(session: Session, cell: Cell, locked: Lock | LockError | None) -> str:
-    """Return one word for the result of `read_lock`: "no", "broken", "stale", "edited", "yes", or "recorded"."""
-    if not isinstance(locked, Lock):
-        return "broken" if locked else "no"
-    try:
-        checked = session.check_lock(locked, cell)
-    except LockError:
-        return "edited"
-    if checked.stale:
-        return "stale"
-    if checked.contradictions or checked.edited:
-        return "edited"
-    return "recorded" if locked.record else "yes"
-
-
-def missing_here(session: Session, cell: Cell, state: CellState, locked: Lock | LockError | None) -> tuple[str, ...]:
-    """Return the missing addresses that building the cell needs in addition to the default index and Debian.
-
-    A lock counts if a build accepts it; without one, the declarations of the matrix count.
-    """
-    if state.name in ("locked", "tested") and isinstance(locked, Lock):
-        return missing_of_lock(locked, session.store, session.settings)
-    return missing_of_cell(cell, session.store, session.settings, session.wheel_catalogue)
-
-
-def passed_smoke_report(session: Session, cell: Cell, locked: Lock) -> PassedSmokeReport | None:
-    """Return this store's passed smoke report for the image of the lock, one with a GPU before one without."""
+def passed_smoke_report(store: Store, cell: Cell, locked: Lock) -> PassedSmokeReport | None:
+    """Return the store's passed smoke report for the image of the lock, one with a GPU before one without."""
     from imagegen.image import layers
     from imagegen.run.smoke.passed import SmokeRequirement, find_saved
 
-    digest = layers.built_digest(locked, session.store) or (locked.record.digest if locked.record else None)
+    digest = layers.built_digest(locked, store) or (locked.record.digest if locked.record else None)
     if digest is None:
         return None
-    return find_saved(session.store, SmokeRequirement.of(digest, locked, cell.declarations, require_gpu=False))
+    return find_saved(store, SmokeRequirement.of(digest, locked, cell.declarations, require_gpu=False))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagegen import lock
-from imagegen.app.session import Session
+from imagegen.app.lock_files import LockFiles
 from imagegen.core.errors import ErrorList, IncompatibleError, LockError
 from imagegen.lock.file import LockErrors
 from imagegen.lock.model import LOCAL, Lock
@@ -24,23 +24,23 @@ class LockedImage:
     changed: bool
 
 
-def check_locks(session: Session, cells: Sequence[Cell]) -> list[LockedImage]:
+def check_locks(lock_files: LockFiles, cells: Sequence[Cell]) -> list[LockedImage]:
     """Return the locks of the cells that have one, and report the cells without.
 
     Raises LockError or IncompatibleError, after all were checked, if a lock is stale or edited or breaks a rule, or if
     no lock exists.
     """
-    locked = [candidate for candidate in cells if session.has_lock(candidate)]
+    locked = [candidate for candidate in cells if lock_files.has(candidate)]
     fresh: list[LockedImage] = []
     errors: ErrorList[LockError | IncompatibleError] = ErrorList()
     for cell in locked or cells[:1]:
         try:
-            fresh.append(LockedImage(cell, session.lock_path(cell), current_lock(session, cell), changed=False))
-            session.progress.say(f"{cell.id}: fresh")
+            fresh.append(LockedImage(cell, lock_files.path(cell), current_lock(lock_files, cell), changed=False))
+            lock_files.project.progress.say(f"{cell.id}: fresh")
         except (LockError, IncompatibleError) as error:
             errors.append(error)
     if locked and len(locked) < len(cells):
-        session.progress.say(
+        lock_files.project.progress.say(
             f"without a lock: {', '.join(candidate.id for candidate in cells if candidate not in locked)}"
         )
     if len(errors) > 1:
@@ -50,35 +50,35 @@ def check_locks(session: Session, cells: Sequence[Cell]) -> list[LockedImage]:
     return fresh
 
 
-def current_lock(session: Session, cell: Cell) -> Lock:
+def current_lock(lock_files: LockFiles, cell: Cell) -> Lock:
     """Return the cell's lock. Raises LockError or IncompatibleError where it is missing, stale or edited."""
-    locked = session.fresh_lock(cell)
-    require_unchanged_sources(session, locked, cell)
+    locked = lock_files.fresh(cell)
+    require_unchanged_sources(lock_files, locked, cell)
     return locked
 
 
-def require_unchanged_sources(session: Session, locked: Lock, cell: Cell) -> None:
+def require_unchanged_sources(lock_files: LockFiles, locked: Lock, cell: Cell) -> None:
     """Raise LockError if sources on this disk changed, which no input of the lock covers."""
-    require_unchanged_copies(session, cell, locked)
+    require_unchanged_copies(lock_files, cell, locked)
     for part, environment_lock in locked.by_cell(cell):
         if local := [
             build for build in environment_lock.builds if build.source.index == LOCAL
         ]:  # else no store is needed
-            lock.require_unchanged(local, part.recipes, session.store)
+            lock.require_unchanged(local, part.recipes, lock_files.project.store)
 
 
-def require_unchanged_copies(session: Session, cell: Cell, locked: Lock) -> None:
+def require_unchanged_copies(lock_files: LockFiles, cell: Cell, locked: Lock) -> None:
     """Raise LockError if copied files or patches differ from the lock's; else their contents are in the store."""
     for part, environment_lock in locked.by_cell(cell):
-        _require_unchanged_copies(session, part, environment_lock)
+        _require_unchanged_copies(lock_files, part, environment_lock)
 
 
-def _require_unchanged_copies(session: Session, cell: Cell, locked: Lock) -> None:
+def _require_unchanged_copies(lock_files: LockFiles, cell: Cell, locked: Lock) -> None:
     if locked.copies:  # else no store is needed
         from imagegen.lock.make import copies  # late, because it imports the writers of layers
 
-        copies.require_unchanged(locked, cell, session.store, str(session.lock_path(cell)))
+        copies.require_unchanged(locked, cell, lock_files.project.store, str(lock_files.path(cell)))
     if any(wheel.patches for wheel in locked.wheels):
         from imagegen.lock.make import patches  # late, as above
 
-        patches.require_unchanged(locked, cell, session.store, str(session.lock_path(cell)))
+        patches.require_unchanged(locked, cell, lock_files.project.store, str(lock_files.path(cell)))

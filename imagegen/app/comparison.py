@@ -8,41 +8,59 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
+from imagegen.app.matrices import Matrices
 from imagegen.app.session import Session
-from imagegen.compare import image_bytes
+from imagegen.compare import image_bytes, numerics, references
+from imagegen.compare.difference import ComparisonFacts, Difference, difference
 from imagegen.compare.image_bytes import ReadImage, ReadIndex
+from imagegen.compare.operands import DiffOperand
 from imagegen.compare.references import ImageLocation, OperandSources
 from imagegen.compare.verdict import ImageVerdict, StepResult, StepStatus
-from imagegen.compare.verify import (
-    Attachments,
-    VerificationOptions,
-    VerifiedImage,
-    verify_attachments,
-    verify_index,
-)
+from imagegen.compare.verify import Attachments, VerificationOptions, VerifiedImage, verify_attachments, verify_index
+from imagegen.compat import metadata
 from imagegen.core.data import parse_json
 from imagegen.core.errors import UsageError
 from imagegen.core.net import Client
 from imagegen.core.progress import Progress
-from imagegen.lock.model import Lock
+from imagegen.core.store import Store
+from imagegen.image import layers
+from imagegen.lock.model import Lock, LockedBuild
+from imagegen.oci.documents import Platform
 from imagegen.oci.registry import Repository
-from imagegen.run import numerics
-from imagegen.run.numerics import Fingerprint
+from imagegen.run import numerics as measured_numerics
+from imagegen.run.numerics import Fingerprint, recall
 from imagegen.spec.model import Cell
 from imagegen.trust import project as projects
 from imagegen.trust.attach import gather
 from imagegen.trust.documents import LOCK, NUMERICS, Kind
 from imagegen.trust.project import Project
 from imagegen.trust.signers import Trust
+from imagegen.wheels import wheelhouse
+from imagegen.wheels.builds.costs import work
+from imagegen.wheels.throttle import BuildJob
 
 NO_SIGNER = "no signer that the project names"
+
+
+def compare_operands(
+    session: Session, operands: tuple[str, str], platforms: tuple[Platform | None, Platform | None]
+) -> tuple[Difference, numerics.Numerics | None]:
+    """Return the difference of two cells, locks or images, and the difference of their numerical results, if any."""
+    with Client(session.project.settings) as client:
+        sources = operand_sources(session, client)
+        before, after = (
+            references.read(operand, sources, platform) for operand, platform in zip(operands, platforms, strict=True)
+        )
+        tables = difference(before, after, comparison_facts(session.matrices))
+    store = session.project.store
+    return tables, numerics.compare(_fingerprints(store, tables.before), _fingerprints(store, tables.after))
 
 
 def operand_sources(session: Session, client: Client) -> OperandSources:
     """Return the places in which references are resolved."""
 
     def cell(word: str) -> str | None:
-        cells = _selected(session, word)
+        cells = _selected(session.matrices, word)
         if len(cells) > 1:
             raise UsageError(
                 f"{word} are several cells",
@@ -53,7 +71,7 @@ def operand_sources(session: Session, client: Client) -> OperandSources:
 
     def locked(name: str) -> tuple[Lock | None, Path]:
         selected = session.matrix.select_one(name)
-        return session.find_lock(selected), session.lock_path(selected)
+        return session.lock_files.find(selected), session.lock_files.path(selected)
 
     def documents(source: ImageLocation, digest: str, kind: Kind) -> list[bytes]:
         """Return the attached documents of one kind; those that a trusted signer attests come first."""
@@ -71,18 +89,18 @@ def operand_sources(session: Session, client: Client) -> OperandSources:
         by_device: dict[str, Fingerprint] = {}
         for content in documents(source, digest, NUMERICS):
             with suppress(ValueError):  # `verify` reports it
-                for device_fingerprint in numerics.read_attached(parse_json(content), digest):
+                for device_fingerprint in measured_numerics.read_attached(parse_json(content), digest):
                     by_device.setdefault(device_fingerprint.device, device_fingerprint)
         return tuple(by_device.values())
 
-    project = projects.load(session.project)
-    everywhere = (session.project, session.settings, session.store, client)
-    return OperandSources(*everywhere, cell, locked, partial(known_names, session), attached, fingerprints)
+    project = projects.load(session.project.directory)
+    everywhere = (session.project.directory, session.project.settings, session.project.store, client)
+    return OperandSources(*everywhere, cell, locked, partial(known_names, session.matrices), attached, fingerprints)
 
 
-def known_names(session: Session) -> list[str]:
+def known_names(matrices: Matrices) -> list[str]:
     """Return the names of images and cells."""
-    return [*session.matrix.defaults, *(cell.id for cell in session.matrix.all_cells)]
+    return [*matrices.matrix.defaults, *(cell.id for cell in matrices.matrix.all_cells)]
 
 
 def verify_image(
@@ -139,11 +157,35 @@ def read_attachments(source: ImageLocation, digest: str, project: Project, no_si
     return Attachments(repository.referrers(digest), repository.artifact, gathered, trust.has_signers, no_signer)
 
 
-def _selected(session: Session, word: str) -> Sequence[Cell]:
+def _selected(matrices: Matrices, word: str) -> Sequence[Cell]:
     if set(word) & set(":/@") or not word:
         return ()
     try:
-        cells = session.matrix.select(word)
+        cells = matrices.matrix.select(word)
     except UsageError:
         return ()
     return cells
+
+
+def _fingerprints(store: Store, side: DiffOperand) -> tuple[Fingerprint, ...]:
+    """Return the image's results of `imagegen test --numerics`, first from the store, then from its attachments."""
+    digest = side.digest or (layers.built_digest(side.lock, store) if side.lock else None)
+    stored = recall(store, digest) if digest else ()
+    devices = {measured.device for measured in stored}
+    return (*stored, *(fingerprint for fingerprint in side.fingerprints if fingerprint.device not in devices))
+
+
+def comparison_facts(matrices: Matrices) -> ComparisonFacts:
+    """Return the facts of the project's matrices and of this store about packages and builds."""
+
+    def requires(name: str, version: str) -> Sequence[str] | None:
+        package = metadata.load(matrices.project.matrix_directories, name)
+        release = package.releases.get(version.partition("+")[0]) if package else None
+        return release.requires if release else None
+
+    def job(build: LockedBuild) -> BuildJob | None:
+        cells = matrices.matrix.cells()
+        recipe = next((cell.recipes[build.name] for cell in cells if build.name in cell.recipes), None)
+        return work(build, recipe, matrices.project.store) if recipe else None
+
+    return ComparisonFacts(requires, job, lambda build: wheelhouse.known(matrices.project.store, build.key) is not None)

@@ -6,20 +6,21 @@ import itertools
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
 from jinja2 import Environment
 
-from imagegen.app.lock_difference import LockSummary, OtherChange, PackageChange
+from imagegen.app.lock_difference import NOT_JUDGED, LockSummary
 from imagegen.app.lock_history import History, LockChange
 from imagegen.core.progress import human
 
 INDEX = "differences.html"
 _FOLDER = "differences"
 _COMMIT = 12  # hex digits of a commit in a command
+_HEIGHT = 100  # of a chart, in pixels
 _TOP, _BOTTOM = 10.0, 90.0  # of the line in a chart, in pixels
 
-VerdictName = Literal["no known conflict", "conflict", "not judged"]
+Values = dict[str, Any]  # of a template in pages/, by name
 
 
 @dataclass(frozen=True)
@@ -31,72 +32,6 @@ class CellHistory:
     downloads: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True)
-class VerdictView:
-    """The verdict of today's rules on a lock. `rules` reject it or warn of it, `text` is the reason."""
-
-    name: VerdictName
-    rules: tuple[str, ...]
-    text: str
-
-    @property
-    def words(self) -> str:
-        """The verdict as one line."""
-        verb = "refused by" if self.name == "conflict" else "warnings of"
-        cause = f"{verb} {', '.join(self.rules)}" if self.rules else ""
-        return ": ".join(filter(None, (self.name, cause, self.text)))
-
-
-@dataclass(frozen=True)
-class PointView:
-    """A lock in a chart: `x` in percent of its width, `y` in pixels from its top, None without a size.
-
-    `growth` is in bytes, from the lock before. `href` is the address of the page of its difference.
-    """
-
-    x: float
-    y: float | None
-    change: LockChange
-    size: int | None
-    unsized: int
-    growth: int | None
-    verdict: VerdictView
-    href: str | None
-
-
-@dataclass(frozen=True)
-class Chart:
-    """Wheel bytes of the versions of a lock, the oldest first. `lines` join points: x, y, x, y as in PointView."""
-
-    points: tuple[PointView, ...]
-    lines: tuple[tuple[float, float, float, float], ...]
-    low: int
-    high: int
-    height: int = 100  # pixels
-
-
-@dataclass(frozen=True)
-class DifferencePage:
-    """A change of a lock. `earlier` and `later` are the pages of its neighbours, by file name and title."""
-
-    cell: str
-    href: str
-    title: str
-    change: LockChange
-    before: VerdictView | None
-    after: VerdictView | None
-    growth: int | None
-    moved: tuple[PackageChange, ...]
-    added: tuple[PackageChange, ...]
-    removed: tuple[PackageChange, ...]
-    others: tuple[OtherChange, ...]
-    command: str
-    earlier: tuple[str, str] | None
-    later: tuple[str, str] | None
-    downloads: tuple[tuple[str, str], ...]
-    missing: str
-
-
 def href(cell: str, change: LockChange) -> str | None:
     """Return the address of a difference's page, relative to the index; None where it has none."""
     return f"{_FOLDER}/{cell}-{change.page}.html" if change.page else None
@@ -106,14 +41,14 @@ def render(histories: Sequence[CellHistory], environment: Environment) -> dict[s
     """Return the text of the pages by path: each difference, and the index of all."""
     all_pages = [page for history in histories for page in pages(history)]
     template = environment.get_template("difference.html.j2")
-    texts = {page.href: template.render(page=page, top="../") for page in all_pages}
-    newest = sorted(all_pages, key=lambda page: page.change.date, reverse=True)
+    texts = {page["href"]: template.render(page=page, top="../") for page in all_pages}
+    newest = sorted(all_pages, key=lambda page: page["change"].date, reverse=True)
     missing = {history.cell: history.history.missing for history in histories if history.history.missing}
     index = environment.get_template("differences.html.j2")
     return texts | {INDEX: index.render(pages=newest, missing=missing, top="")}
 
 
-def pages(of: CellHistory) -> list[DifferencePage]:
+def pages(of: CellHistory) -> list[Values]:
     """Return the pages of a cell's differences, newest first."""
     steps = [step for step in of.history.steps if step.page]
     names = [(f"{of.cell}-{step.page}.html", _title(step)) for step in steps]
@@ -137,27 +72,27 @@ def _page(
     earlier: tuple[str, str] | None,
     later: tuple[str, str] | None,
     downloads: tuple[tuple[str, str], ...],
-) -> DifferencePage:
+) -> Values:
     tables = step.difference
     packages = tables.packages if tables else ()
-    return DifferencePage(
-        cell=of.cell,
-        href=f"{_FOLDER}/{of.cell}-{step.page}.html",
-        title=_title(step),
-        change=step,
-        before=verdict_of(tables.before) if tables else None,
-        after=verdict_of(step.lock) if step.lock else None,
-        growth=_growth(tables.before if tables else None, step.lock),
-        moved=tuple(package for package in packages if package.before is not None and package.after is not None),
-        added=tuple(package for package in packages if package.before is None),
-        removed=tuple(package for package in packages if package.after is None),
-        others=tables.others if tables else (),
-        command=_command(of.cell, tables.since, step.commit) if tables else "",
-        earlier=earlier,
-        later=later,
-        downloads=downloads,
-        missing="" if tables else of.history.missing or "this imagegen does not read the format of the lock before",
-    )
+    return {
+        "cell": of.cell,
+        "href": f"{_FOLDER}/{of.cell}-{step.page}.html",
+        "title": _title(step),
+        "change": step,
+        "before": (tables.before.verdict or NOT_JUDGED) if tables else None,
+        "after": (step.lock.verdict or NOT_JUDGED) if step.lock else None,
+        "growth": _growth(tables.before if tables else None, step.lock),
+        "moved": tuple(package for package in packages if package.before is not None and package.after is not None),
+        "added": tuple(package for package in packages if package.before is None),
+        "removed": tuple(package for package in packages if package.after is None),
+        "others": tables.others if tables else (),
+        "command": _command(of.cell, tables.since, step.commit) if tables else "",
+        "earlier": earlier,
+        "later": later,
+        "downloads": downloads,
+        "missing": "" if tables else of.history.missing or "this imagegen does not read the format of the lock before",
+    }
 
 
 def _title(step: LockChange) -> str:
@@ -171,48 +106,43 @@ def _command(cell: str, since: str, commit: str | None) -> str:
     return shlex.join(["imagegen", "diff", f"{since[:_COMMIT]}:{cell}", after])
 
 
-def verdict_of(lock: LockSummary) -> VerdictView:
-    """Return the view of the verdict of today's rules on a lock."""
-    if lock.verdict is None:
-        return VerdictView("not judged", (), "this imagegen does not read the format of that lock")
-    name: VerdictName = "conflict" if lock.verdict.refused else "no known conflict"
-    return VerdictView(name, lock.verdict.rules, lock.verdict.reason)
-
-
 def _growth(before: LockSummary | None, after: LockSummary | None) -> int | None:
     if before is None or after is None or before.size is None or after.size is None:
         return None
     return after.size - before.size
 
 
-def chart(cell: str, history: History) -> Chart | None:
-    """Return the chart of a cell's page; None where no version of the lock is known."""
+def chart(cell: str, history: History) -> Values | None:
+    """Return the chart of the wheel bytes of a lock's versions, the oldest first; None if no version is known.
+
+    `lines` join points: x, y, x, y. `x` is in percent of the width; `y` is in pixels from the top, None without a size.
+    """
     steps = [step for step in reversed(history.steps) if step.lock]
     if not steps:
         return None
     sizes = [step.lock.size for step in steps if step.lock and step.lock.size is not None]
     low, high = min(sizes, default=0), max(sizes, default=0)
-    points = []
+    points: list[Values] = []
     before = None
     for number, step in enumerate(steps):
         lock = step.lock or LockSummary()
         address = href(cell, step)
         points.append(
-            PointView(
-                x=100 * (number + 0.5) / len(steps),
-                y=None if lock.size is None else _height(lock.size, low, high),
-                change=step,
-                size=lock.size,
-                unsized=lock.unsized,
-                growth=_growth(before, lock),
-                verdict=verdict_of(lock),
-                href=f"../{address}" if address else None,
-            )
+            {
+                "x": 100 * (number + 0.5) / len(steps),
+                "y": None if lock.size is None else _height(lock.size, low, high),
+                "change": step,
+                "size": lock.size,
+                "unsized": lock.unsized,
+                "growth": _growth(before, lock),
+                "verdict": lock.verdict or NOT_JUDGED,
+                "href": f"../{address}" if address else None,
+            }
         )
         before = lock
-    drawn = [(point.x, point.y) for point in points if point.y is not None]
-    lines = tuple((*start, *other) for start, other in itertools.pairwise(drawn))
-    return Chart(tuple(points), lines, low, high)
+    drawn = [(point["x"], point["y"]) for point in points if point["y"] is not None]
+    lines = [(*start, *other) for start, other in itertools.pairwise(drawn)]
+    return {"points": points, "lines": lines, "low": low, "high": high, "height": _HEIGHT}
 
 
 def _height(size: int, low: int, high: int) -> float:

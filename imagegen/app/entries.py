@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from imagegen.app.check_locks import LockedImage
 from imagegen.app.make_locks import lock_image
+from imagegen.app.matrices import Matrices
 from imagegen.app.session import Session
 from imagegen.core import data, temporary
 from imagegen.core import types as t
@@ -26,7 +27,7 @@ from imagegen.lock.make.options import LockOptions
 from imagegen.spec.model import Cell
 
 
-def entry_path(session: Session, name: str, mark: str) -> Path:
+def entry_path(matrices: Matrices, name: str, mark: str) -> Path:
     """Return the path of the file that holds the image `name`: a new one, or one that begins with `mark`.
 
     Raises UsageError for a name that is malformed or that another image has.
@@ -36,10 +37,10 @@ def entry_path(session: Session, name: str, mark: str) -> Path:
     except ValidationError as error:
         fix = "lower-case letters and digits, with - and . between them, as in my-rl"
         raise UsageError(f'"{name}" cannot name an image', code="usage-name-invalid", fix=fix) from error
-    path = session.project / "matrices" / f"{name}.yaml"
+    path = matrices.project.directory / "matrices" / f"{name}.yaml"
     exists = path.exists()
     is_ours = exists and data.read(path).decode(errors="replace").startswith(mark)
-    if not is_ours and (exists or name in session.matrix.defaults):
+    if not is_ours and (exists or name in matrices.matrix.defaults):
         why = f"this command did not write {path}" if exists else "a file of the matrix defines it"
         raise UsageError(f'"{name}" is an image already', code="usage-name-taken", why=why)
     return path
@@ -76,9 +77,6 @@ class Changes:
     packages: tuple[str, ...] = ()  # of Debian
     removals: tuple[str, ...] = ()
 
-    def __bool__(self) -> bool:
-        return bool(self.pins or self.additions or self.packages or self.removals)
-
 
 def lock_changed(
     session: Session, parent: Cell, name: str, changes: Changes, options: LockOptions, *, record: bool
@@ -88,12 +86,12 @@ def lock_changed(
     The entry is written after the lock, so that a lock that fails leaves nothing. Raises UsageError for changes that do
     not fit the parent, and for a name that is taken; and as `lock_image`.
     """
-    path = entry_path(session, name, _MARK)
-    entry = _entry(session, parent, changes)
+    path = entry_path(session.matrices, name, _MARK)
+    entry = _entry(session.matrices, parent, changes)
     text = _text(name, {"override": True, **entry} if path.exists() else entry)
     with trial(session, path, text) as derived:
         try:
-            cell = derived.matrix.select_one(name)
+            cell = derived.matrices.matrix.select_one(name)
         except MatrixErrors as error:
             raise UsageError(
                 f"the changes do not fit {parent.image}",
@@ -101,7 +99,7 @@ def lock_changed(
                 why="; ".join(matrix_error.what for matrix_error in error.errors),
                 fix=error.errors[0].fix,
             ) from error
-        lock_path = session.lock_path(cell)
+        lock_path = session.lock_files.path(cell)
         before = lock_path.read_bytes() if lock_path.exists() else None
         locked = lock_image(derived, cell, options, record=record)
     try:
@@ -112,7 +110,7 @@ def lock_changed(
         else:
             data.write(lock_path, before)
         raise
-    session.progress.say(f"{path}: {cell.description}")
+    session.project.progress.say(f"{path}: {cell.description}")
     return locked
 
 
@@ -120,11 +118,11 @@ def _text(name: str, entry: dict[str, Any]) -> str:
     return yaml.safe_dump({"images": {name: entry}}, sort_keys=False, allow_unicode=True, width=110)
 
 
-def _entry(session: Session, parent: Cell, changes: Changes) -> dict[str, Any]:
+def _entry(matrices: Matrices, parent: Cell, changes: Changes) -> dict[str, Any]:
     """Return the entry of the changed image. It has the parent's axes unless the parent is the default cell."""
-    default = session.matrix.select_one(parent.image)
+    default = matrices.matrix.select_one(parent.image)
     axes = {axis: [value] for axis, value in parent.axes.items() if value != default.axes[axis]}
-    components = dict(_components(session, parent, changes))
+    components = dict(_components(matrices, parent, changes))
     reason = f"Added to {parent.image} with `imagegen lock --package`."
     fields = {
         "axes": axes,
@@ -135,8 +133,8 @@ def _entry(session: Session, parent: Cell, changes: Changes) -> dict[str, Any]:
     return {"extends": parent.image, **{key: value for key, value in fields.items() if value}}
 
 
-def _components(session: Session, parent: Cell, changes: Changes) -> Iterator[tuple[str, dict[str, Any]]]:
-    names = {component.package: name for name, component in session.matrix.components.items()}
+def _components(matrices: Matrices, parent: Cell, changes: Changes) -> Iterator[tuple[str, dict[str, Any]]]:
+    names = {component.package: name for name, component in matrices.matrix.components.items()}
     before = {requirement.component.package: requirement for requirement in parent.requirements}
     for option, text in (
         *(("--set", pin) for pin in changes.pins),

@@ -1,14 +1,21 @@
-"""Record the images of finished builds, so that an unchanged build needs no build steps and no audit."""
+"""Find images that were built before, so that an unchanged build needs no build steps and no audit."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+from typing import TYPE_CHECKING
 
-from imagegen.app.session import Session
+from imagegen.app.check_locks import require_unchanged_copies
+from imagegen.app.lock_files import LockFiles
+from imagegen.app.project import ProjectContext
 from imagegen.core.deferred import dataclass
+from imagegen.core.store import images
 from imagegen.lock.model import Lock
 from imagegen.spec.model import Cell
+
+if TYPE_CHECKING:
+    from imagegen.engine import Engine
 
 
 @dataclass(frozen=True)
@@ -23,24 +30,46 @@ class FinishedBuild:
     notes: tuple[str, ...]
 
 
-def find_finished(session: Session, cell: Cell, lock: Lock) -> FinishedBuild | None:
-    """Return the build of the lock; None if the lock, the matrix or the code changed. The image may be gone."""
-    finished: FinishedBuild | None = session.compiled.find("build", *_inputs(session, cell, lock))
+def find_finished(
+    lock_files: LockFiles, cell: Cell, lock: Lock, engine: Engine | None, *, audit: bool
+) -> FinishedBuild | None:
+    """Return the build of the lock if the engine has its image, or for None the store; print its notes.
+
+    None if the lock, the matrix or the code changed, and without `audit`, since a finished build has passed one.
+    Raises LockError if copied files or patches changed.
+    """
+    require_unchanged_copies(lock_files, cell, lock)
+    finished: FinishedBuild | None = (
+        lock_files.project.results.find("build", *_inputs(lock_files, cell, lock)) if audit else None
+    )
+    if finished is None or not _has_image(lock_files.project, lock, finished, engine):
+        return None
+    for note in finished.notes:
+        lock_files.project.progress.say(note)
     return finished
 
 
-def keep_finished(session: Session, cell: Cell, lock: Lock, finished: FinishedBuild) -> None:
+def _has_image(project: ProjectContext, lock: Lock, finished: FinishedBuild, engine: Engine | None) -> bool:
+    if engine:
+        return engine.image_digest(finished.tags[1]) == finished.digest
+    manifest = images.find_whole(project.store, finished.digest)
+    if manifest and images.images(project.store).get(lock.cell) != manifest.digest:
+        images.keep(project.store, lock.cell, manifest.digest, manifest.size)
+    return manifest is not None
+
+
+def keep_finished(lock_files: LockFiles, cell: Cell, lock: Lock, finished: FinishedBuild) -> None:
     """Record the build of a lock, unless the lock was not read from its file or has source builds."""
-    session.compiled.keep("build", *_inputs(session, cell, lock), finished)
+    lock_files.project.results.keep("build", *_inputs(lock_files, cell, lock), finished)
 
 
-def _inputs(session: Session, cell: Cell, lock: Lock) -> tuple[str, tuple[str | None, ...]]:
+def _inputs(lock_files: LockFiles, cell: Cell, lock: Lock) -> tuple[str, tuple[str | None, ...]]:
     """Return the subject of the kept build, and the inputs of image and audit; an input is None if it is not known.
 
     Builds of earlier inputs are kept too, because a user may return to them.
     """
     compiles = any(environment.lock.builds for environment in lock.environments)
-    inputs = None if compiles else session.digest_of_inputs(lock, cell)
+    inputs = None if compiles else lock_files.digest_of_inputs(lock, cell)
     return f"{cell.id} {inputs}", (inputs, _codec())
 
 

@@ -103,8 +103,7 @@ def read_image(reference: str, scratch: Path, settings: Settings, progress: Prog
 
     `scratch` is a directory for large files. Raises UsageError, FetchError, EngineError.
     """
-    machine = platform.machine()
-    machine_platform = Platform("linux", PLATFORMS.get(machine, machine).rpartition("/")[2])
+    machine_platform = host_platform()
     if reference.startswith(LAYOUT):
         return _of_layout(reference.removeprefix(LAYOUT), machine_platform, scratch)
     from imagegen.engine.save import exported  # late: a build into a layout needs no engine
@@ -117,6 +116,12 @@ def read_image(reference: str, scratch: Path, settings: Settings, progress: Prog
             return archive.read(stream, Platform("linux", archive_stream.architecture), reference, scratch)
     progress.say(f"no engine here has {reference}: asking {name.registry}")
     return _of_registry(name, machine_platform, scratch, settings, progress)
+
+
+def host_platform() -> Platform:
+    """Return the platform of this machine."""
+    machine = platform.machine()
+    return Platform("linux", PLATFORMS.get(machine, machine).rpartition("/")[2])
 
 
 def _of_registry(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import re
 import tarfile
 from collections.abc import Iterator
@@ -14,8 +13,9 @@ from packaging.version import Version
 from pydantic import TypeAdapter, ValidationError
 
 from imagegen.app.entries import entry_path
-from imagegen.app.image_subject import LAYOUT, main_environment, read_image
+from imagegen.app.image_subject import LAYOUT, host_platform, main_environment, read_image
 from imagegen.app.import_project import BASE_SYSTEM, Imported, choose_python, known_facts, write_imported
+from imagegen.app.project import ProjectContext
 from imagegen.app.session import Session
 from imagegen.core import types as t
 from imagegen.core.errors import FetchError, Location, UsageError
@@ -27,7 +27,6 @@ from imagegen.image.inventory.freeze import InstalledDistribution, distributions
 from imagegen.image.inventory.layers import LayeredTree
 from imagegen.image.inventory.tree import FileTree
 from imagegen.image.layers.plan import ENTRYPOINT, ENV, WORKDIR
-from imagegen.oci.documents import PLATFORMS, Platform
 from imagegen.oci.layout import INDEX_FILE
 from imagegen.projects import entry
 from imagegen.projects.model import COMMIT, OWN_PACKAGE, Omission, PackagePin, Recovered, malformed
@@ -68,9 +67,9 @@ def import_image(session: Session, reference: str, name: str | None, cuda: str =
     """
     if name is None:
         raise UsageError("the image needs a name", code="usage-name-missing", fix="add --name IMAGE")
-    entry_path(session, name, entry.MARK)  # reads the matrix first: cheaper than reading an image
-    with session.store.temporary_directory("import") as scratch:
-        contents = _read(session, reference, scratch)
+    entry_path(session.matrices, name, entry.MARK)  # reads the matrix first: cheaper than reading an image
+    with session.project.store.temporary_directory("import") as scratch:
+        contents = _read(session.project, reference, scratch)
     tree = LayeredTree()
     for layer in contents.layers:
         tree.add(layer)
@@ -83,37 +82,32 @@ def import_image(session: Session, reference: str, name: str | None, cuda: str =
         raise malformed(
             f"the image sets {len(variables):,} variables", location, f"at most {_MOST_VARIABLES:,} are read"
         )
-    main = main_environment(tree, variables, reference, session.progress)
+    main = main_environment(tree, variables, reference, session.project.progress)
     asked = [(f"=={main.python}.*", source)] if main.python else []
-    python = choose_python(session, asked, location)
+    python = choose_python(session.matrices, asked, location)
     recovered = _recovered(contents, distributions(tree, main), variables, location)
-    base = entry.platform(recovered, python, known_facts(session), cuda_value=cuda).base
+    base = entry.platform(recovered, python, known_facts(session.matrices), cuda_value=cuda).base
     recovered = _with_system(
         recovered, tree, next(cell.base for cell in session.matrix.all_cells if cell.base.name == base), location
     )
     return write_imported(session, name, recovered, python, source, location, cuda=cuda)
 
 
-def _read(session: Session, reference: str, scratch: Path) -> ArchivedImage:
+def _read(project: ProjectContext, reference: str, scratch: Path) -> ArchivedImage:
     path = Path(reference)
     if path.is_dir():
         reference = f"{LAYOUT}{reference}"
     if not path.is_file():
-        return read_image(reference, scratch, session.settings, session.progress)
-    machine = platform.machine()
-    machine_platform = Platform("linux", PLATFORMS.get(machine, machine).rpartition("/")[2])
+        return read_image(reference, scratch, project.settings, project.progress)
     try:
         with path.open("rb") as stream:
-            return archive.read(stream, machine_platform, reference, scratch)
+            return archive.read(stream, host_platform(), reference, scratch)
     except OSError as error:
         raise FetchError(f"{path} cannot be read", code="fetch-not-an-image", why=error.strerror) from error
 
 
 def _recovered(
-    contents: ArchivedImage,
-    installed: tuple[InstalledDistribution, ...],
-    variables: dict[str, str],
-    location: Location,
+    contents: ArchivedImage, installed: tuple[InstalledDistribution, ...], variables: dict[str, str], location: Location
 ) -> Recovered:
     omissions = []
     pins = []
@@ -135,11 +129,7 @@ def _recovered(
             env[key] = value, location
     cuda = re.match(r"\d+\.\d+", variables.get("CUDA_VERSION", ""))
     return Recovered(
-        tuple(pins),
-        (*omissions, *config_omissions),
-        cuda=(cuda[0], location) if cuda else None,
-        env=env,
-        config=config,
+        tuple(pins), (*omissions, *config_omissions), cuda=(cuda[0], location) if cuda else None, env=env, config=config
     )
 
 

@@ -18,6 +18,8 @@ from packaging.version import Version
 from pydantic import TypeAdapter, ValidationError
 
 from imagegen.app.entries import entry_path, trial, write_entry
+from imagegen.app.matrices import Matrices
+from imagegen.app.project import ProjectContext
 from imagegen.app.session import Session
 from imagegen.compat import CellAnswer
 
@@ -99,18 +101,18 @@ def import_project(session: Session, source: Path, name: str | None, selection: 
 
     Without a name, the image gets the name of the file's directory. Raises ProjectFileError, LockError, UsageError.
     """
-    project = project_of(source, session.project)
-    file = _read(session, source, project, selection)
+    project = project_of(source, session.project.directory)
+    file = _read(session.matrices, source, project, selection)
     image = name or _directory_name(source)
-    python = choose_python(session, _asked_python(source, project, file), Location(source))
-    recovered = file.recover(MarkerTarget(_versions(session).get(python.value, python.value)))
+    python = choose_python(session.matrices, _asked_python(source, project, file), Location(source))
+    recovered = file.recover(MarkerTarget(_versions(session.matrices).get(python.value, python.value)))
     if isinstance(file, requirements.RequirementsFile | conda.CondaFile):
         recovered = _with_project_itself(recovered, source.parent, project)
-    recovered = recovered.with_names(lambda path: _relative(path, session.project, source))
-    recovered = _with_copies(_with_own_packages(recovered, session.project), session.project)
-    recovered = _without_missing_extras(session, _without_replaced_torch(session, recovered))
-    stack = _stack(session, source, file) if isinstance(file, locks.UvLockFile | locks.PylockFile) else None
-    label = _relative(source, session.project, source)
+    recovered = recovered.with_names(lambda path: _relative(path, session.project.directory, source))
+    recovered = _with_copies(_with_own_packages(recovered, session.project.directory), session.project.directory)
+    recovered = _without_missing_extras(session.matrices, _without_replaced_torch(session.matrices, recovered))
+    stack = _stack(session.project, source, file) if isinstance(file, locks.UvLockFile | locks.PylockFile) else None
+    label = _relative(source, session.project.directory, source)
     return write_imported(session, image, recovered, python, label, Location(source), stack, selection.cuda)
 
 
@@ -129,7 +131,7 @@ def write_imported(
     Nothing is written after an error. With `stack`, the image takes that lock file unchanged. `cuda` is as in
     Selection. Raises ProjectFileError, UsageError.
     """
-    path = entry_path(session, image, entry.MARK)
+    path = entry_path(session.matrices, image, entry.MARK)
     recovered = recovered.as_stack() if stack else recovered
     entry.require_supported(recovered)
     if not (recovered.pins or recovered.debian):
@@ -137,9 +139,9 @@ def write_imported(
     if cuda and cuda not in (values := session.matrix.axes["cuda"]):
         fix = did_you_mean(cuda, values) or f"known are {', '.join(values)}"
         raise UsageError(f"the axis `cuda` has no value {cuda}", code="usage-unknown-cuda", fix=fix)
-    platform = entry.platform(recovered, python, known_facts(session), is_locked=bool(stack), cuda_value=cuda)
-    omissions = (*recovered.omissions, *_of_platform(session, recovered, platform))
-    whole = recovered if stack else _with_torch(session, recovered, platform)
+    platform = entry.platform(recovered, python, known_facts(session.matrices), is_locked=bool(stack), cuda_value=cuda)
+    omissions = (*recovered.omissions, *_of_platform(session.matrices, recovered, platform))
+    whole = recovered if stack else _with_torch(session.matrices, recovered, platform)
     by_package = {component.package: component for component in session.matrix.components.values()}
 
     def text(*, override: bool) -> str:
@@ -151,8 +153,8 @@ def write_imported(
         why = f"its entry would be longer than {MAX_SOURCE_FILE >> 20} MiB"
         raise malformed("this is too much for an image", source, why, "import a part of it")
     with _tried(session, path, trial_text, source) as tried:
-        cell = tried.matrix.select_one(image)
-        answer = tried.cell_answers([cell])[cell.id]
+        cell = tried.matrices.matrix.select_one(image)
+        answer = tried.judge.cell_answers([cell])[cell.id]
     write_entry(path, text(override=False))
     return Imported(path, name, cell, platform, recovered, omissions, answer)
 
@@ -162,15 +164,18 @@ def _tried(session: Session, path: Path, text: str, source: Location) -> Iterato
     """Give a session with the entry. Raises ProjectFileError where no image can be made of it."""
     with trial(session, path, text) as tried:
         try:
-            _ = tried.matrix
+            _ = tried.matrices.matrix
         except MatrixErrors as error:
-            raise _unfit(source, error) from error
+            why, fix = "; ".join(fault.what for fault in error.errors), error.errors[0].fix
+            raise ProjectFileError(
+                "no image can be made of it", code="project-mismatch", where=source, why=why, fix=fix
+            ) from error
         yield tried
 
 
-def _stack(session: Session, source: Path, file: locks.UvLockFile | locks.PylockFile) -> StackFile | None:
+def _stack(project: ProjectContext, source: Path, file: locks.UvLockFile | locks.PylockFile) -> StackFile | None:
     """Return a lock file as the stack of an image; None where it lies outside of the project's directory."""
-    root, whole = os.path.realpath(session.project), os.path.realpath(source)
+    root, whole = os.path.realpath(project.directory), os.path.realpath(source)
     path = os.path.relpath(whole, root)
     try:
         TypeAdapter(t.ProjectFile).validate_python(path)
@@ -195,7 +200,7 @@ def find_file(directory: Path) -> tuple[Path, tuple[str, ...]]:
     return directory / present[0], tuple(name for name in present if name != present[0])
 
 
-def _read(session: Session, source: Path, project: Path, selection: Selection) -> DeclaringFile:
+def _read(matrices: Matrices, source: Path, project: Path, selection: Selection) -> DeclaringFile:
     extras, groups = selection.extras, selection.groups
     is_dockerfile = source.name.startswith("Dockerfile") or source.suffix.lower() == ".dockerfile"
     has_extras = source.name in ("uv.lock", "pyproject.toml") or is_valid_pylock_path(source)
@@ -207,7 +212,7 @@ def _read(session: Session, source: Path, project: Path, selection: Selection) -
     if source.name == "pyproject.toml":
         return locks.read_pyproject(source, extras, groups, project)
     if is_dockerfile:
-        return dockerfile.read(source, _ngc_images(session), selection.stage, project)
+        return dockerfile.read(source, _ngc_images(matrices), selection.stage, project)
     if source.suffix in (".yml", ".yaml"):
         return conda.read(source, project)
     if source.suffix in (".txt", ".in"):
@@ -280,20 +285,20 @@ def _with_copies(recovered: Recovered, project: Path) -> Recovered:
     return replace(recovered, files=files, omissions=tuple(omissions))
 
 
-def _ngc_images(session: Session) -> dict[str, KnownImage]:
+def _ngc_images(matrices: Matrices) -> dict[str, KnownImage]:
     """Return NVIDIA's images by name. Their torch is a build of their own, so the entry has the release instead.
 
     The build for the image's CUDA counts, else the newest build for an older CUDA.
     """
-    releases = session.knowledge_files.metadata.of(TORCH)
+    releases = matrices.knowledge_files.metadata.of(TORCH)
     images = {}
-    for ngc_image in session.matrix.ngc_images.values():
+    for ngc_image in matrices.matrix.ngc_images.values():
         version = Version(ngc_image.torch).base_version
         release = releases.package.releases.get(version) if releases else None
         description = (
             f"NVIDIA's torch {ngc_image.torch} for CUDA {ngc_image.cuda}, and the other packages of {ngc_image.tag}"
         )
-        cuda = _older_build(session, version, ngc_image.cuda) if release else ngc_image.cuda
+        cuda = _older_build(matrices, version, ngc_image.cuda) if release else ngc_image.cuda
         why = "no index has them" + (f"; the entry has the release, torch {version} for CUDA {cuda}" if release else "")
         fix = "name the packages that the image needs as components, such as transformer-engine, flash-attn or apex"
         images[f"nvcr.io/nvidia/pytorch:{ngc_image.tag}-py3"] = KnownImage(
@@ -305,17 +310,17 @@ def _ngc_images(session: Session) -> dict[str, KnownImage]:
     return images
 
 
-def _older_build(session: Session, version: str, newest: str) -> str:
+def _older_build(matrices: Matrices, version: str, newest: str) -> str:
     """Return the newest CUDA release, up to `newest`, for which there is a build of a release of torch."""
-    labels = session.matrix.builds.labels(TORCH, version)
-    releases = [cuda for label in labels if label in session.matrix.axes["cuda"] and (cuda := cuda_version(label))]
+    labels = matrices.matrix.builds.labels(TORCH, version)
+    releases = [cuda for label in labels if label in matrices.matrix.axes["cuda"] and (cuda := cuda_version(label))]
     return next((release for release in releases if Version(release) <= Version(newest)), newest)
 
 
-def _versions(session: Session) -> dict[str, str]:
+def _versions(matrices: Matrices) -> dict[str, str]:
     """Return the full version of the interpreter for each value of the axis python, if it is known."""
-    system_python = _own_python(session)
-    standalone = [interpreter for interpreter in session.matrix.interpreters.values() if not interpreter.systems]
+    system_python = _own_python(matrices)
+    standalone = [interpreter for interpreter in matrices.matrix.interpreters.values() if not interpreter.systems]
     return {
         standalone_python.python: standalone_python.version
         for standalone_python in standalone
@@ -323,8 +328,8 @@ def _versions(session: Session) -> dict[str, str]:
     }
 
 
-def _own_python(session: Session) -> str:
-    interpreters = session.matrix.interpreters.values()
+def _own_python(matrices: Matrices) -> str:
+    interpreters = matrices.matrix.interpreters.values()
     return next(interpreter.python for interpreter in interpreters if BASE_SYSTEM in interpreter.systems)
 
 
@@ -350,52 +355,52 @@ def _asked_python(source: Path, project: Path, file: DeclaringFile) -> list[tupl
     return asked
 
 
-def choose_python(session: Session, asked: Sequence[tuple[str, str]], where: Location) -> entry.Choice:
+def choose_python(matrices: Matrices, asked: Sequence[tuple[str, str]], where: Location) -> entry.Choice:
     """Return the value of the axis python that all specifiers of `asked` admit, each with its source in words.
 
     Raises ProjectFileError where there is none.
     """
-    available = {interpreter.python for interpreter in session.matrix.interpreters.values()}
-    values = [axis for axis in session.matrix.axes["python"] if axis in available]
-    return entry.choose_python(asked, values, _versions(session), _own_python(session), where)
+    available = {interpreter.python for interpreter in matrices.matrix.interpreters.values()}
+    values = [axis for axis in matrices.matrix.axes["python"] if axis in available]
+    return entry.choose_python(asked, values, _versions(matrices), _own_python(matrices), where)
 
 
-def known_facts(session: Session) -> CudaFacts:
+def known_facts(matrices: Matrices) -> CudaFacts:
     """Return the facts of the matrix that decide on CUDA."""
-    torch = session.matrix.components[TORCH]
+    torch = matrices.matrix.components[TORCH]
     aliases = {alias: label for label, alias in torch.index.items()}
-    addresses = {index.url.rstrip("/"): index.alias for index in session.matrix.indexes.values() if index.url}
+    addresses = {index.url.rstrip("/"): index.alias for index in matrices.matrix.indexes.values() if index.url}
     labels = {address: aliases[alias] for address, alias in addresses.items() if alias in aliases}
-    return CudaFacts(session.matrix.axes["cuda"], labels, lambda pin: _torch_cuda(session, pin))
+    return CudaFacts(matrices.matrix.axes["cuda"], labels, lambda pin: _torch_cuda(matrices, pin))
 
 
-def _torch_cuda(session: Session, pin: PackagePin) -> str | None:
+def _torch_cuda(matrices: Matrices, pin: PackagePin) -> str | None:
     """Return the CUDA release of PyPI's build of the torch that an exact pin is, or requires exactly."""
     version = entry.exact_version(pin.specifier)
-    harvested = session.knowledge_files.metadata.of(pin.package)
+    harvested = matrices.knowledge_files.metadata.of(pin.package)
     release = harvested.package.releases.get(version.public) if harvested and version else None
     if release is None:
         return None
     if pin.package == TORCH:
         return release.cuda
-    exact = _required_torch(session, pin)
-    return _torch_cuda(session, PackagePin(TORCH, exact, ())) if exact else None
+    exact = _required_torch(matrices, pin)
+    return _torch_cuda(matrices, PackagePin(TORCH, exact, ())) if exact else None
 
 
-def _required_torch(session: Session, pin: PackagePin) -> str | None:
+def _required_torch(matrices: Matrices, pin: PackagePin) -> str | None:
     """Return the specifier of torch that the release of an exact pin requires; None where there is none, or several."""
-    version, harvested = entry.exact_version(pin.specifier), session.knowledge_files.metadata.of(pin.package)
+    version, harvested = entry.exact_version(pin.specifier), matrices.knowledge_files.metadata.of(pin.package)
     release = harvested.package.releases.get(version.public) if harvested and version else None
     texts = itertools.chain(release.requires or (), *release.extras.values()) if release else ()
     exact = {str(requirement.specifier) for requirement in map(parse_requirement, texts) if requirement.name == TORCH}
     return exact.pop() if len(exact) == 1 else None
 
 
-def _without_replaced_torch(session: Session, recovered: Recovered) -> Recovered:
+def _without_replaced_torch(matrices: Matrices, recovered: Recovered) -> Recovered:
     """Return the packages without a base image's torch that another one excludes: pip replaces it and its CUDA."""
     torch = next((pin for pin in recovered.pins if pin.package == TORCH and pin.is_replaceable), None)
     version = entry.exact_version(torch.specifier) if torch else None
-    required = [text for pin in recovered.pins if pin is not torch and (text := _required_torch(session, pin))]
+    required = [text for pin in recovered.pins if pin is not torch and (text := _required_torch(matrices, pin))]
     if torch is None or version is None or all(SpecifierSet(text).contains(version) for text in required):
         return recovered
     is_named_by_it = recovered.cuda is not None and recovered.cuda[1] in torch.places
@@ -403,11 +408,11 @@ def _without_replaced_torch(session: Session, recovered: Recovered) -> Recovered
     return replace(recovered, pins=pins, cuda=None if is_named_by_it else recovered.cuda)
 
 
-def _without_missing_extras(session: Session, recovered: Recovered) -> Recovered:
+def _without_missing_extras(matrices: Matrices, recovered: Recovered) -> Recovered:
     """Return the packages without the extras that no admitted release has; each is an omission."""
     pins, omissions = [], list(recovered.omissions)
     for pin in recovered.pins:
-        missing = _missing_extras(session, pin)
+        missing = _missing_extras(matrices, pin)
         pins.append(replace(pin, extras=tuple(extra for extra in pin.extras if extra not in missing)))
         for extra in missing:
             why = f"no release that {pin.specifier} admits has this extra, so its packages are not installed"
@@ -416,10 +421,12 @@ def _without_missing_extras(session: Session, recovered: Recovered) -> Recovered
     return replace(recovered, pins=tuple(pins), omissions=tuple(omissions))
 
 
-def _missing_extras(session: Session, pin: PackagePin) -> list[str]:
+def _missing_extras(matrices: Matrices, pin: PackagePin) -> list[str]:
     """Return the extras of a pin that no harvested release has of those that the pin admits."""
     harvested = (
-        session.knowledge_files.metadata.of(pin.package) if pin.extras and pin.specifier and not pin.directory else None
+        matrices.knowledge_files.metadata.of(pin.package)
+        if pin.extras and pin.specifier and not pin.directory
+        else None
     )
     if harvested is None:
         return []
@@ -435,11 +442,11 @@ def _missing_extras(session: Session, pin: PackagePin) -> list[str]:
     ]
 
 
-def _with_torch(session: Session, recovered: Recovered, platform: ImagePlatform) -> Recovered:
+def _with_torch(matrices: Matrices, recovered: Recovered, platform: ImagePlatform) -> Recovered:
     """Return the packages with torch if another package requires it and the image has no CUDA, as PyPI's build has."""
     if platform.cuda.value != NO_CUDA or any(pin.package == TORCH for pin in recovered.pins):
         return recovered
-    asking = next((pin for pin in recovered.pins if _requires_torch(session, pin)), None)
+    asking = next((pin for pin in recovered.pins if _requires_torch(matrices, pin)), None)
     if asking is None:
         return recovered
     reason = f"{asking.package} ({asking.places[0]}) requires it; named here, it is the build without CUDA."
@@ -447,12 +454,12 @@ def _with_torch(session: Session, recovered: Recovered, platform: ImagePlatform)
     return replace(recovered, pins=tuple(sorted((*recovered.pins, torch), key=lambda pin: pin.package)))
 
 
-def _requires_torch(session: Session, pin: PackagePin) -> bool:
+def _requires_torch(matrices: Matrices, pin: PackagePin) -> bool:
     """Return whether the package brings torch, by the newest harvested release that is admitted of each package."""
     seen, pending = {pin.package}, [(pin.package, SpecifierSet(pin.specifier))]
     while pending:
         package, allowed = pending.pop()
-        harvested = session.knowledge_files.metadata.of(package)
+        harvested = matrices.knowledge_files.metadata.of(package)
         releases = harvested.package.releases.values() if harvested else ()
         newest = next((release for release in releases if allowed.contains(release.version)), None)
         for required in map(parse_requirement, (newest.requires or ()) if newest else ()):
@@ -466,11 +473,11 @@ def _requires_torch(session: Session, pin: PackagePin) -> bool:
     return False
 
 
-def _of_platform(session: Session, recovered: Recovered, platform: ImagePlatform) -> list[Omission]:
+def _of_platform(matrices: Matrices, recovered: Recovered, platform: ImagePlatform) -> list[Omission]:
     """Return the omissions of base and CUDA: a CUDA that the matrix lacks, and indexes that are not PyTorch's."""
     import pypi_simple  # late, because it imports an HTML parser
 
-    known_indexes = {index.url.rstrip("/") for index in session.matrix.indexes.values() if index.url}
+    known_indexes = {index.url.rstrip("/") for index in matrices.matrix.indexes.values() if index.url}
     known_indexes.add(pypi_simple.PYPI_SIMPLE_ENDPOINT.rstrip("/"))
     omissions = [platform.cuda.omission] if platform.cuda.omission else []
     for address, location in recovered.indexes.items():
@@ -489,14 +496,3 @@ def _empty(source: Location, recovered: Recovered) -> ProjectFileError:
     other = f"choose another stage: {stages}" if stages else None
     fix = first.fix if first else other or "import another file"
     return malformed("it has no package for an image", source, why, fix)
-
-
-def _unfit(source: Location, errors: MatrixErrors) -> ProjectFileError:
-    """Return the error about packages that cannot become an entry."""
-    return ProjectFileError(
-        "no image can be made of it",
-        code="project-mismatch",
-        where=source,
-        why="; ".join(error.what for error in errors.errors),
-        fix=errors.errors[0].fix,
-    )

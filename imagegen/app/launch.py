@@ -14,8 +14,9 @@ from jinja2 import StrictUndefined
 from jinja2.loaders import FileSystemLoader
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from imagegen.app.lock_files import LockFiles
+from imagegen.app.project import ProjectContext
 from imagegen.app.publisher import known_digest
-from imagegen.app.session import Session
 from imagegen.core.data import shipped
 from imagegen.core.errors import LockError, UsageError
 from imagegen.image.layers.plan import HOME
@@ -23,7 +24,7 @@ from imagegen.lock import local_tags
 from imagegen.lock.model import Lock
 from imagegen.oci.registry import reference as references
 from imagegen.spec.model import Cell
-from imagegen.trust import project
+from imagegen.trust import project as projects
 from imagegen.wheels.wheelhouse import with_local_wheels
 
 # Target -> the kind of its specification.
@@ -126,13 +127,15 @@ def gpu_products(cell: Cell) -> tuple[str, ...]:
     return tuple(product for gpu in cell.gpus for product in gpu.products if gpu.platform_of(product) == cell.platform)
 
 
-def published_repository(session: Session, cell: Cell) -> str | None:
+def published_repository(project: ProjectContext, cell: Cell) -> str | None:
     """Return the repository of the cell's image in the registry of publish.yaml; None if that names none."""
-    to = project.load(session.project).to
+    to = projects.load(project.directory).to
     return f"{to.rstrip('/')}/{cell.image}" if to else None
 
 
-def read_launch_spec(session: Session, cell: Cell, gpus: int | None = None, squashfs: str | None = None) -> LaunchSpec:
+def read_launch_spec(
+    lock_files: LockFiles, cell: Cell, gpus: int | None = None, squashfs: str | None = None
+) -> LaunchSpec:
     """Return the values for a locked cell. Raises UsageError for GPUs of an image that runs on the CPU."""
     if gpus is not None and not cell.gpus:
         raise UsageError(
@@ -140,13 +143,13 @@ def read_launch_spec(session: Session, cell: Cell, gpus: int | None = None, squa
             code="usage-no-gpus",
             fix="leave --gpus out",
         )
-    lock, _ = with_local_wheels(session.fresh_lock(cell), session.store)
-    published = published_repository(session, cell)
+    lock, _ = with_local_wheels(lock_files.fresh(cell), lock_files.project.store)
+    published = published_repository(lock_files.project, cell)
     repository = published or local_tags(lock)[0].partition(":")[0]
     return launch_spec(
         cell,
         lock,
-        f"{repository}@{known_digest(session, cell, lock)}",
+        f"{repository}@{known_digest(lock_files, cell, lock)}",
         published=published is not None,
         gpus=gpus,
         squashfs=squashfs,

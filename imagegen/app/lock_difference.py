@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from packaging.version import Version
 
@@ -14,18 +15,29 @@ from imagegen.lock.model import Lock
 
 @dataclass(frozen=True)
 class LockVerdict:
-    """The verdict of today's rules on a lock; `rules` reject it if it is `refused`, else they only warn of it."""
+    """The verdict of today's rules on a lock. `rules` reject it if the verdict is a conflict, else only warn of it."""
 
-    refused: bool
+    name: Literal["no known conflict", "conflict", "not judged"]
     rules: tuple[str, ...] = ()  # ids
     reason: str = ""
+
+    @property
+    def words(self) -> str:
+        """The verdict as one line."""
+        verb = "refused by" if self.name == "conflict" else "warnings of"
+        cause = f"{verb} {', '.join(self.rules)}" if self.rules else ""
+        return ": ".join(filter(None, (self.name, cause, self.reason)))
 
     @classmethod
     def of(cls, verdict: Verdict) -> LockVerdict:
         refused = verdict.answer == "incompatible"
         counted = [conflict for conflict in verdict.conflicts if not refused or conflict.severity == "error"]
         rules = {rule.id: rule for refusal in counted for rule in refusal.rules}
-        return cls(refused, tuple(rules), " ".join(dict.fromkeys(rule.because for rule in rules.values())))
+        reason = " ".join(dict.fromkeys(rule.because for rule in rules.values()))
+        return cls("conflict" if refused else "no known conflict", tuple(rules), reason)
+
+
+NOT_JUDGED = LockVerdict("not judged", reason="this imagegen does not read the format of that lock")
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from imagegen import lock
-from imagegen.app.comparison_facts import comparison_facts
+from imagegen.app.comparison import comparison_facts
 from imagegen.app.lock_difference import LockDifference, LockSummary, LockVerdict, lock_difference
+from imagegen.app.lock_files import LockFiles
 from imagegen.app.nightly import changes
 from imagegen.app.nightly.changes import ChangelogSection
 from imagegen.app.nightly.propose import RejectedUpdate
+from imagegen.app.project import ProjectContext
 from imagegen.app.session import Session
 from imagegen.compare import wording
 from imagegen.compare.difference import ComparisonFacts, Difference, difference
@@ -85,39 +87,39 @@ def history(session: Session, cell: Cell, locked: Lock) -> History:
     Shipped locks have their history in imagegen's own repository. An image with several environments has none, because
     its changes are changes of its cells' locks.
     """
-    path = session.lock_path(cell)
+    path = session.lock_files.path(cell)
     if cell.environments:
         return History()
-    if path.parent.resolve() != (session.project / "locks").resolve():
+    if path.parent.resolve() != (session.project.directory / "locks").resolve():
         return History(missing="the lock is one that imagegen ships, and its history is in imagegen's repository")
-    sections = _sections(session, cell)
+    sections = _sections(session.project, cell)
     try:
-        commits = log.commits(path.parent, path.name, _ALL, session.env)
-        cut = log.shallow(path.parent, session.env)
+        commits = log.commits(path.parent, path.name, _ALL, session.project.env)
+        cut = log.shallow(path.parent, session.project.env)
         # The builds of this machine do not count, so that the page is the same on every machine.
-        facts = ComparisonFacts(requires=comparison_facts(session).requires)
+        facts = ComparisonFacts(requires=comparison_facts(session.matrices).requires)
 
         def compute() -> History:
-            versions = read_versions(path, locked, commits, session.env)
+            versions = read_versions(path, locked, commits, session.project.env)
             return history_of(versions, judge(session, cell, versions), sections, facts, cut=cut)
 
-        inputs = (session.results.digest, repr((commits, cut, lock.dumps(locked), sections)))
-        return session.compiled.of("history", str(path), inputs, compute)
+        inputs = (session.project.matrix_results.digest, repr((commits, cut, lock.dumps(locked), sections)))
+        return session.project.results.of("history", str(path), inputs, compute)
     except FetchError as error:
-        session.progress.say(f"the history of {cell.id} is left out: {error}")
+        session.project.progress.say(f"the history of {cell.id} is left out: {error}")
         return _of_sections(sections, "git cannot read the repository of the lock")
 
 
-def _sections(session: Session, cell: Cell) -> list[ChangelogSection]:
+def _sections(project: ProjectContext, cell: Cell) -> list[ChangelogSection]:
     """Return the entries of the update changelog about the cell, newest first."""
-    path = session.project / "locks" / changes.FILE
+    path = project.directory / "locks" / changes.FILE
     try:
-        text = data.read(path, session.project).decode()
+        text = data.read(path, project.directory).decode()
         return [section for section in changes.read(text, path) if section.cell == cell.id]
     except FileNotFoundError:
         return []
     except (OSError, UnicodeDecodeError, LockError) as error:
-        session.progress.say(f"{path} is left out: {error}")
+        project.progress.say(f"{path} is left out: {error}")
         return []
 
 
@@ -179,17 +181,17 @@ def judge(session: Session, cell: Cell, versions: Sequence[LockVersion]) -> list
             continue
         facts = facts_of_lock(version.lock, cell)
         if before is None or before[0] != facts:  # many commits record another image of the same versions
-            verdict = _kept_verdict(session, cell, version.lock) if number == 0 else None
-            before = facts, LockVerdict.of(verdict or session.judge(facts))
+            verdict = _kept_verdict(session.lock_files, cell, version.lock) if number == 0 else None
+            before = facts, LockVerdict.of(verdict or session.judge.verdict(facts))
         verdicts.append(before[1])
     return verdicts
 
 
-def _kept_verdict(session: Session, cell: Cell, newest: Lock) -> Verdict | None:
+def _kept_verdict(lock_files: LockFiles, cell: Cell, newest: Lock) -> Verdict | None:
     """Return the verdict that was kept with the check of the cell's lock, if that is the newest version."""
-    current = session.find_lock(cell)
+    current = lock_files.find(cell)
     try:
-        return session.check_lock(current, cell).verdict if current and current == newest else None
+        return lock_files.check(current, cell).verdict if current and current == newest else None
     except LockError:  # a platform without wheels, which the state of the cell reports
         return None
 

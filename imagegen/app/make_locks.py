@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from imagegen import lock
 from imagegen.app.assemble import ensure_wheels
 from imagegen.app.audit import audit_before_image
 from imagegen.app.check_locks import LockedImage, require_unchanged_sources
+from imagegen.app.lock_files import LockFiles
+from imagegen.app.matrices import Matrices
+from imagegen.app.project import ProjectContext
 from imagegen.app.session import Session
 from imagegen.core.errors import AuditError, IncompatibleError, LockError
 from imagegen.core.git import PackedTree
@@ -24,82 +26,87 @@ from imagegen.lock.stack import read_stack
 from imagegen.spec.model import Cell
 from imagegen.wheels.selector import LocalWheelSelector
 
-_RECORD_REMOVED = "the lock changed, so its record was removed; `imagegen lock --record` makes a new one"
-
 
 def lock_image(session: Session, cell: Cell, options: LockOptions, *, record: bool) -> LockedImage:
     """Lock the cell and write locks/<cell>.toml; with `record`, build the layers and write their digests too.
 
-    Raises as `resolve_cell`; with `record` also as `layers.assemble`.
+    An image with several environments is joined from the locks of its cells. Raises as `resolve_cell` and `join_locks`;
+    with `record` also as `layers.assemble`.
     """
+    lock_files, progress = session.lock_files, session.project.progress
     if cell.environments:
-        return _lock_environments(session, cell, options, record=record)
-    previous = session.find_lock(cell)
-    if record and previous and options == LockOptions() and _is_current(session, previous, cell):
-        locked = previous
-    else:
-        locked = resolve_cell(session, cell, previous, options)
-        if locked.record is None and previous:
+        locks = [_environment_lock(session, environment.cell, options) for environment in cell.environments]
+        previous, locked = lock_files.find(cell), join_locks(lock_files, cell, locks)
+        if previous:
             locked = layers.keep_record(locked, previous)
-        if layers.record_contradictions(locked):  # the previous lock was edited
-            locked = replace(locked, record=None)
-    if record:
-        locked = _recorded(session, cell, locked)
-    path = session.project / "locks" / f"{cell.id}.toml"
-    changed = locked != previous or not path.exists()
-    if changed:
-        lock.write(locked, path)
-        _report(session, path, locked, previous)
     else:
-        session.progress.say(f"{path}: unchanged")
-    return LockedImage(cell, path, locked, changed)
-
-
-def _lock_environments(session: Session, cell: Cell, options: LockOptions, *, record: bool) -> LockedImage:
-    """Lock an image with several environments. Cells are locked that have no sound lock, or that options are for.
-
-    Raises also LockError if the locks differ in base, interpreter or added Debian packages.
-    """
-    locks = []
-    for environment in cell.environments:
-        environment_lock = session.find_lock(environment.cell)
-        if (
-            environment_lock is None
-            or options != LockOptions()
-            or not _is_current(session, environment_lock, environment.cell)
-        ):
-            environment_lock = lock_image(session, environment.cell, options, record=False).lock
-        locks.append(environment_lock)
-    previous, locked = session.find_lock(cell), join_locks(session, cell, locks)
-    if previous:
-        locked = layers.keep_record(locked, previous)
+        previous = lock_files.find(cell)
+        locked = _locked(session, cell, previous, options, record=record)
     if record:
         locked = _recorded(session, cell, locked)
-    path = session.project / "locks" / f"{cell.id}.toml"
-    changed = previous is None or lock.dumps(locked) != session.lock_text(cell) or not path.exists()
+    path = session.project.directory / "locks" / f"{cell.id}.toml"
+    changed = not path.exists() or previous is None or _differs(lock_files, cell, locked, previous)
     if changed:
         lock.write(locked, path)
         if locked.record is None and previous and previous.record:
-            session.progress.say(_RECORD_REMOVED)
-        session.progress.say(f"{path}: {counted(len(locks), 'environment')}")
-    else:
-        session.progress.say(f"{path}: unchanged")
-    if locked.has_several:
-        session.progress.say(shared_wheels(locked).sentence)
+            progress.say("the lock changed, so its record was removed; `imagegen lock --record` makes a new one")
+    progress.say(f"{path}: {_contents(cell, locked) if changed else 'unchanged'}")
+    if cell.environments and locked.has_several:
+        progress.say(shared_wheels(locked).sentence)
+    elif changed and locked.builds and locked.record is None:
+        progress.say(
+            f"`imagegen wheels build --cell {locked.cell}` compiles now what this machine lacks of that; "
+            f"`imagegen build {locked.cell}` does it when it needs it"
+        )
     return LockedImage(cell, path, locked, changed)
 
 
-def join_locks(session: Session, cell: Cell, locks: Sequence[Lock]) -> Lock:
+def _environment_lock(session: Session, cell: Cell, options: LockOptions) -> Lock:
+    """Return the lock of an environment's cell. It is locked if it has no sound lock, or if options are for it."""
+    locked = session.lock_files.find(cell)
+    if locked and options == LockOptions() and _is_current(session.lock_files, locked, cell):
+        return locked
+    return lock_image(session, cell, options, record=False).lock
+
+
+def _locked(session: Session, cell: Cell, previous: Lock | None, options: LockOptions, *, record: bool) -> Lock:
+    """Resolve the cell. To record a lock that is current, return it unchanged."""
+    if record and previous and options == LockOptions() and _is_current(session.lock_files, previous, cell):
+        return previous
+    locked = resolve_cell(session, cell, previous, options)
+    if locked.record is None and previous:
+        locked = layers.keep_record(locked, previous)
+    if layers.record_contradictions(locked):  # the previous lock was edited
+        locked = replace(locked, record=None)
+    return locked
+
+
+def _differs(lock_files: LockFiles, cell: Cell, locked: Lock, previous: Lock) -> bool:
+    return lock.dumps(locked) != lock_files.text(cell) if cell.environments else locked != previous
+
+
+def _contents(cell: Cell, locked: Lock) -> str:
+    """Return the contents of a lock in words."""
+    if cell.environments:
+        return counted(len(cell.environments), "environment")
+    content, debs = locked.base.content, locked.base.debs
+    below = f"{len(content.layers)} layers of {locked.base.image}" if content else f"{len(debs)} Debian packages"
+    names = ", ".join(f"{build.name} {build.version}" for build in locked.builds)
+    compiled = f", {len(locked.builds)} of them to be compiled ({names})" if locked.builds else ""
+    return f"{len(locked.packages)} packages{compiled}, {below}"
+
+
+def join_locks(lock_files: LockFiles, cell: Cell, locks: Sequence[Lock]) -> Lock:
     """Return the lock of an image with several environments, without a record, from the locks of their cells.
 
     `locks` are in the order of `cell.environments`. Raises LockError if they differ in base,
     interpreter or added Debian packages.
     """
-    _require_equal_foundations(session, cell, locks)
+    _require_equal_foundations(lock_files, cell, locks)
     return combine(cell.id, cell.image, locked_environments(cell.environments, locks), None)
 
 
-def _require_equal_foundations(session: Session, cell: Cell, locks: Sequence[Lock]) -> None:
+def _require_equal_foundations(lock_files: LockFiles, cell: Cell, locks: Sequence[Lock]) -> None:
     """Raise LockError if the lock of an environment has another base or interpreter, or other Debian packages.
 
     The dates of archives, which reach no layer, may differ: a nightly update leaves a base that has the same packages.
@@ -113,7 +120,7 @@ def _require_equal_foundations(session: Session, cell: Cell, locks: Sequence[Loc
                 f'the locks of environments "{default.name}" and "{environment.name}" pin other files below them',
                 code="lock-environments-differ",
                 where=environment.where,
-                why=f"{session.lock_path(environment.cell)} has {' and '.join(differing)}",
+                why=f"{lock_files.path(environment.cell)} has {' and '.join(differing)}",
                 fix=f"lock {ids} at one time: `imagegen lock {cell.id} --upgrade-base`",
             )
 
@@ -132,36 +139,36 @@ def resolve_cell(session: Session, cell: Cell, previous: Lock | None, options: L
     """Resolve the cell. Raises IncompatibleError if a rule rejects the cell or the result, and as `facts_of` of the
     session and `lock_cell`.
     """
-    session.require_compatible(cell, session.facts_of(cell))
+    session.judge.require_compatible(cell, session.judge.facts_of(cell))
     try:
-        locked = lock_cell(lock_request(session, cell, options), previous)
+        locked = lock_cell(lock_request(session.matrices, cell, options), previous)
     except LockError as error:
-        raise _unknown_project(session, cell, error) or error from error
-    session.require_compatible(cell, facts_of_lock(locked, cell))
+        raise _unknown_project(session.matrices, cell, error) or error from error
+    session.judge.require_compatible(cell, facts_of_lock(locked, cell))
     return locked
 
 
-def lock_request(session: Session, cell: Cell, options: LockOptions) -> LockRequest:
+def lock_request(matrices: Matrices, cell: Cell, options: LockOptions) -> LockRequest:
     """Return the input of a lock of the cell. Raises as `lock.pack_own_packages` and `read_stack`."""
     return LockRequest(
         cell,
         options,
-        tuple(session.rules),
-        wheel_selector(session, cell),
-        session.context_for(cell),
-        own_packages(session, cell),
-        read_stack(cell.stack, session.project) if cell.stack else None,
+        tuple(matrices.rules),
+        wheel_selector(matrices, cell),
+        matrices.project.context_for(cell),
+        own_packages(matrices.project, cell),
+        read_stack(cell.stack, matrices.project.directory) if cell.stack else None,
     )
 
 
-def own_packages(session: Session, cell: Cell) -> dict[str, PackedTree]:
+def own_packages(project: ProjectContext, cell: Cell) -> dict[str, PackedTree]:
     """Return the packed sources of the project's own packages, by package. Raises as `lock.pack_own_packages`."""
     if not any(requirement.own for requirement in cell.requirements):
         return {}
-    return lock.pack_own_packages(cell, session.project, session.store)
+    return lock.pack_own_packages(cell, project.directory, project.store)
 
 
-def _unknown_project(session: Session, cell: Cell, error: LockError) -> LockError | None:
+def _unknown_project(matrices: Matrices, cell: Cell, error: LockError) -> LockError | None:
     """Return the error for a component that nothing declares and that its index does not have; None for others."""
     for requirement in cell.requirements:
         name = requirement.component.package
@@ -170,19 +177,19 @@ def _unknown_project(session: Session, cell: Cell, error: LockError) -> LockErro
                 f'index {requirement.index} has no project "{name}"',
                 code="lock-unknown-project",
                 why=f"no `components` entry declares {name}, so that it is a package of the index",
-                fix=did_you_mean(name, session.matrix.components) or "correct the name, or give it an `index:`",
+                fix=did_you_mean(name, matrices.matrix.components) or "correct the name, or give it an `index:`",
             )
     return None
 
 
-def wheel_selector(session: Session, cell: Cell) -> LocalWheelSelector:
+def wheel_selector(matrices: Matrices, cell: Cell) -> LocalWheelSelector:
     """Return the selector of wheels for components that need a compiler; it reads the files of candidates."""
     from imagegen.audit.readers import loose_wheels  # late, since it imports the readers of wheels
 
     return LocalWheelSelector(
-        session.wheel_catalogue,
+        matrices.wheel_catalogue,
         lambda path, torch: loose_wheels.audit_wheel(path, cell.gpus, torch),
-        session.context_for(cell),
+        matrices.project.context_for(cell),
     )
 
 
@@ -192,42 +199,24 @@ def _recorded(session: Session, cell: Cell, locked: Lock) -> Lock:
     """
     locked = replace(locked, record=None)
     whole = ensure_wheels(session, cell, locked)
-    image = layers.assemble(whole, session.context_for(cell))
+    image = layers.assemble(whole, session.project.context_for(cell))
     record = layers.record_of(image)
     try:
         for part, part_lock in replace(whole, record=record).by_cell(cell):
-            if note := audit_before_image(session, part, part_lock):
-                session.progress.say(note)
+            if note := audit_before_image(session.project, part, part_lock):
+                session.project.progress.say(note)
     except AuditError as error:
-        session.progress.say(f"NOTE: {error}")
-        session.progress.say(
+        session.project.progress.say(f"NOTE: {error}")
+        session.project.progress.say(
             f"NOTE: the lock has its record all the same; `imagegen build {cell.id}` rejects this lock."
         )
     return replace(locked, record=record)
 
 
-def _is_current(session: Session, previous: Lock, cell: Cell) -> bool:
+def _is_current(lock_files: LockFiles, previous: Lock, cell: Cell) -> bool:
     try:
-        session.require_sound(previous, cell)
-        session.require_own_packages(previous, cell)
-        session.require_unchanged_stack(previous, cell)
-        require_unchanged_sources(session, previous, cell)
+        lock_files.require_fresh(previous, cell)
+        require_unchanged_sources(lock_files, previous, cell)
     except (LockError, IncompatibleError):
         return False
     return True
-
-
-def _report(session: Session, path: Path, locked: Lock, previous: Lock | None) -> None:
-    say = session.progress.say
-    if locked.record is None and previous is not None and previous.record is not None:
-        say(_RECORD_REMOVED)
-    content, debs = locked.base.content, locked.base.debs
-    below = f"{len(content.layers)} layers of {locked.base.image}" if content else f"{len(debs)} Debian packages"
-    names = ", ".join(f"{build.name} {build.version}" for build in locked.builds)
-    compiled = f", {len(locked.builds)} of them to be compiled ({names})" if locked.builds else ""
-    say(f"{path}: {len(locked.packages)} packages{compiled}, {below}")
-    if locked.builds and locked.record is None:
-        say(
-            f"`imagegen wheels build --cell {locked.cell}` compiles now what this machine lacks of that; "
-            f"`imagegen build {locked.cell}` does it when it needs it"
-        )

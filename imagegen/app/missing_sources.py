@@ -86,7 +86,8 @@ class _Here:
                     for release in wheels.releases
                     if release.package == package and release.version in allowed
                 ]
-                yield _root(urls[0]) if urls else f"a wheel of {package}"  # nvcc is not there to compile one
+                # nvcc is not there to compile one. Addresses are patterns, whose placeholders begin with a brace.
+                yield urls[0].partition("{")[0].rpartition("/")[0] if urls else f"a wheel of {package}"
             elif len(commits) == len(recipe.releases):
                 yield from (address for commit in commits for address in self._repository(commit.url))
         elif not self._is_served(requirement.index) and not self._replaced(requirement, target):
@@ -139,8 +140,3 @@ class _Here:
     def _linked(self, filename: str) -> bool:
         directories = filter(None, map(package_index.local_directory, self.settings.find_links))
         return any((directory / filename).exists() for directory in directories)
-
-
-def _root(url: str) -> str:
-    """Return the part of a pattern of addresses before its first placeholder, up to a slash."""
-    return url.partition("{")[0].rpartition("/")[0]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from packaging.version import Version
 
-from imagegen.app.session import Session
+from imagegen.app.matrices import Matrices
 from imagegen.audit.model import Licence
 from imagegen.compare.difference import rank
 from imagegen.core.net import package_index
@@ -43,7 +43,9 @@ class Pin:
     why: str
 
 
-def packages_of(session: Session, locks: Iterable[Lock], licences: Mapping[str, Licence]) -> tuple[LockedPackage, ...]:
+def packages_of(
+    matrices: Matrices, locks: Iterable[Lock], licences: Mapping[str, Licence]
+) -> tuple[LockedPackage, ...]:
     """Return the packages of the locks, by name and the newest version first.
 
     `licences` are those that are known, by the sha256 of a wheel. Days of upload come from the store and the harvested
@@ -55,18 +57,16 @@ def packages_of(session: Session, locks: Iterable[Lock], licences: Mapping[str, 
         for package in lock.packages:
             key = package.name, package.version, source_of(package)[0]
             pins_by_source.setdefault(key, []).append((lock, package))
-    rows = [_row(session, source, pins, licences) for (_, _, source), pins in pins_by_source.items()]
+    rows = [_row(matrices, source, pins, licences) for (_, _, source), pins in pins_by_source.items()]
     return tuple(sorted(sorted(rows, key=lambda row: Version(row.version), reverse=True), key=lambda row: row.name))
 
 
 def _row(
-    session: Session,
-    source: str,
-    pins: list[tuple[Lock, LockedWheel | LockedBuild]],
-    licences: Mapping[str, Licence],
+    matrices: Matrices, source: str, pins: list[tuple[Lock, LockedWheel | LockedBuild]], licences: Mapping[str, Licence]
 ) -> LockedPackage:
+    date = dt.date.fromisoformat
     newest, package = max(pins, key=lambda pin: pin[0].as_of)
-    uploaded = next(filter(None, (_uploaded(session, pinned) for _, pinned in pins)), None)
+    uploaded = next(filter(None, (_uploaded(matrices, pinned) for _, pinned in pins)), None)
     licence = next(filter(None, (_licence(licences, lock, pinned) for lock, pinned in pins)), None)
     terms = wheel_terms(licence) if licence else None
     return LockedPackage(
@@ -74,15 +74,11 @@ def _row(
         package.version,
         (terms.expression or ", ".join(terms.names)) if terms else "",
         uploaded,
-        _days(uploaded, newest.as_of[:10]) if uploaded else None,
+        (date(newest.as_of[:10]) - date(uploaded)).days if uploaded else None,
         source,
         source_of(package)[1],
         tuple(dict.fromkeys(lock.cell for lock, _ in pins)),
     )
-
-
-def _days(first: str, last: str) -> int:
-    return (dt.date.fromisoformat(last) - dt.date.fromisoformat(first)).days
 
 
 def _licence(licences: Mapping[str, Licence], lock: Lock, package: LockedWheel | LockedBuild) -> Licence | None:
@@ -99,12 +95,12 @@ def _file(package: LockedWheel | LockedBuild) -> LockedFile:
     return package.sdist.file if package.sdist else package.fetched
 
 
-def _uploaded(session: Session, package: LockedWheel | LockedBuild) -> str | None:
+def _uploaded(matrices: Matrices, package: LockedWheel | LockedBuild) -> str | None:
     """Return the day on which the file was uploaded, else the day of the first file of its release."""
     file = _file(package)
-    if day := UPLOADS.get(session.store, file.digest):
+    if day := UPLOADS.get(matrices.project.store, file.digest):
         return day
-    harvested = session.knowledge_files.metadata.of(package.name)
+    harvested = matrices.knowledge_files.metadata.of(package.name)
     release = (
         harvested.package.releases.get(package.version) if harvested and harvested.package.index == file.index else None
     )

@@ -16,7 +16,7 @@ from threading import Thread
 from typing import Any
 
 from imagegen.app.build import BuildOptions
-from imagegen.app.session import Session
+from imagegen.app.lock_files import LockFiles
 from imagegen.core.data import parse_json
 from imagegen.core.errors import IncompatibleError, LockError
 from imagegen.core.text import counted
@@ -140,22 +140,22 @@ def run_builds(
             raise
 
 
-def build_cells(session: Session, cells: Sequence[Cell], options: BuildOptions) -> list[BuildResult]:
+def build_cells(lock_files: LockFiles, cells: Sequence[Cell], options: BuildOptions) -> list[BuildResult]:
     """Build the cells in parallel. A cell whose lock cannot be built has a result with that error."""
     results: dict[str, BuildResult] = {}
     sizes: dict[str, int] = {}
     for cell in cells:
         try:
-            locks = [lock for _, lock in session.fresh_lock(cell).by_cell(cell)]
+            locks = [lock for _, lock in lock_files.fresh(cell).by_cell(cell)]
             files = {wheel.file.digest: wheel.file.estimate for lock in locks for wheel in lock.wheels}
             sizes[cell.id] = int(_DISK * sum(files.values()))
         except (LockError, IncompatibleError) as error:
-            session.progress.say(f"error[{error.code}]: {error}")
+            lock_files.project.progress.say(f"error[{error.code}]: {error}")
             results[cell.id] = BuildResult(cell.id, error.exit_code, 0.0, None, f"error[{error.code}]: {error.what}")
     most = parallel_count(len(sizes), len(os.sched_getaffinity(0)), _available_memory())
-    builds = BuildProcesses(session.progress.say, _flags(options), session.project)
-    session.progress.say(f"{counted(len(sizes), 'build')}, {most} at a time")
-    for result in run_builds(sizes, most, partial(_free, session.store.root), builds.run, builds.stop):
+    builds = BuildProcesses(lock_files.project.progress.say, _flags(options), lock_files.project.directory)
+    lock_files.project.progress.say(f"{counted(len(sizes), 'build')}, {most} at a time")
+    for result in run_builds(sizes, most, partial(_free, lock_files.project.store.root), builds.run, builds.stop):
         results[result.cell] = result
     return [results[cell.id] for cell in cells]
 

@@ -25,13 +25,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 from imagegen.app.assemble import assemble_image, ensure_wheels
 from imagegen.app.audit import audit_report
+from imagegen.app.project import ProjectContext
 from imagegen.app.publisher import Publisher, PublishJob
-from imagegen.app.session import Session
 from imagegen.app.shared_layers import SharedRegistry, share_layers
 from imagegen.core.errors import PublishError, StoreError
 from imagegen.core.net import Client
@@ -135,21 +134,18 @@ def publish_images(publisher: Publisher, cells: Sequence[tuple[Cell, Lock]]) -> 
     the steps raise.
     """
     publisher.load_signer()
-    session, store = publisher.session, publisher.session.store
-    with Client(session.settings) as client:
+    session, store = publisher.session, publisher.session.project.store
+    with Client(session.project.settings) as client:
         repository, siblings = publisher.repositories(client, cells[0][0].image)
         waiting = f"waiting for another run that publishes to {repository.name}"
-        with store.lock(f"publish-{repository.name}", lambda: session.progress.say(waiting)):
+        with store.lock(f"publish-{repository.name}", lambda: session.project.progress.say(waiting)):
             return _publish(publisher, publisher.jobs(cells), repository, siblings)
 
 
 def _publish(
-    publisher: Publisher,
-    jobs: Sequence[PublishJob],
-    repository: RemoteRepository,
-    siblings: Sequence[RemoteRepository],
+    publisher: Publisher, jobs: Sequence[PublishJob], repository: RemoteRepository, siblings: Sequence[RemoteRepository]
 ) -> tuple[PublishedImage, ...]:
-    first, store, progress = jobs[0], publisher.session.store, publisher.session.progress
+    first, store, progress = jobs[0], publisher.session.project.store, publisher.session.project.progress
     repository.writer.reach()
     repository.writer.require_writable()
     if expected := expected_tagged(jobs, store):
@@ -157,7 +153,8 @@ def _publish(
     recover(repository, store, progress)
     reader = AttachmentReader(publisher.trust, progress)
     built = [_assemble(publisher, job, (repository, *siblings), reader) for job in jobs]
-    index = write_image_index(_by_platform(built)) if len(built) > 1 else None
+    descriptors = {assembled.lock.platform: assembled.descriptor for assembled in built}
+    index = write_image_index(descriptors) if len(built) > 1 else None
     tagged = TaggedManifest(built[0].image.digest, MANIFEST_TYPE)
     if index:
         tagged = TaggedManifest(store.write(index), INDEX_TYPE)
@@ -171,28 +168,21 @@ def _publish(
         _ensure_tested(publisher, image, repository, reader) if first.options.test else (None, "") for image in built
     ]
     moved = move_tags(repository, store, tagged, first.tags.mutable, progress) if first.options.test else {}
-    published_image = partial(
-        PublishedImage,
-        repository=repository.name,
-        immutable_tag=first.tags.immutable,
-        moved_tags=moved,
-        index=tagged.digest if index else None,
-    )
     return tuple(
-        published_image(
-            cell=built_image.job.cell.id,
-            digest=built_image.image.digest,
-            record=layers.record_of(built_image.canonical),
+        PublishedImage(
+            cell=assembled.job.cell.id,
+            repository=repository.name,
+            digest=assembled.image.digest,
+            record=layers.record_of(assembled.canonical),
+            immutable_tag=first.tags.immutable,
+            moved_tags=moved,
             pushed=pushed,
             smoke_report=report,
             smoke_source=source,
+            index=tagged.digest if index else None,
         )
-        for built_image, pushed, (report, source) in zip(built, totals, tested, strict=True)
+        for assembled, pushed, (report, source) in zip(built, totals, tested, strict=True)
     )
-
-
-def _by_platform(built: Sequence[AssembledImage]) -> dict[str, Descriptor]:
-    return {image.lock.platform: image.descriptor for image in built}
 
 
 def expected_tagged(jobs: Sequence[PublishJob], store: Store) -> str | None:
@@ -228,15 +218,15 @@ def _assemble(
 ) -> AssembledImage:
     """Assemble an image of the layers that are missing in the first repository; print what its licences restrict."""
     session, options, cell = publisher.session, job.options, job.cell
-    store, progress = session.store, session.progress
+    store, progress = session.project.store, session.project.progress
     lock = ensure_wheels(session, cell, job.lock, builder=options.builder)
     remote = find_remote_layers(lock, options.compression, repositories, job.tags, reader, store, progress)
     if options.compression == "zstd" and publisher.signer and publisher.trust.has_signers:
         by_image = {repository.reference.name.rpartition("/")[2]: repository for repository in repositories}
         shared = SharedRegistry(repositories[0], by_image, publisher.signer, publisher.trust)
         remote = share_layers(session, cell, lock, remote, shared)
-    canonical = assemble_image(session, cell, lock, audit=options.audit, remote=remote)
-    known_licences = read_known_licences(lock, session.context_for(cell))
+    canonical = assemble_image(session.lock_files, cell, lock, audit=options.audit, remote=remote)
+    known_licences = read_known_licences(lock, session.project.context_for(cell))
     for restriction in find_restrictions(lock, known_licences):
         progress.say(f"NOTE: restricted: {restriction}")
     image = canonical
@@ -250,19 +240,19 @@ def _push_image(
 ) -> PushTotals:
     """Push an image under its digest, and attach its attestations."""
     session, image, lock = publisher.session, built.image, built.lock
-    pushed = push(image, repository, session.store, session.progress)
-    session.progress.say(f"{repository.name}@{image.digest}: {format_summary(pushed)}")
-    scans = known_scans(lock, session.store)
+    pushed = push(image, repository, session.project.store, session.project.progress)
+    session.project.progress.say(f"{repository.name}@{image.digest}: {format_summary(pushed)}")
+    scans = known_scans(lock, session.project.store)
     documents = attachments.documents(
         lock,
         image,
         built.canonical,
         scans,
         licences=built.known,
-        audit=audit_report(lock, built.job.cell, session.store) if publisher.options.audit else None,
-        numerics=numerics.document(session.store, image.digest),
+        audit=audit_report(lock, built.job.cell, session.project.store) if publisher.options.audit else None,
+        numerics=numerics.document(session.project.store, image.digest),
         source=publisher.source,
-        builder=provenance.find_builder(session.env),
+        builder=provenance.find_builder(session.project.env),
     )
     _attach(publisher, repository, built.descriptor, documents, reader, scans)
     return pushed
@@ -307,49 +297,44 @@ def _ensure_tested(
 
     Raises SmokeFailed where a check fails.
     """
-    tested, source = _find_smoke_report(publisher.session, built, repository, reader)
+    tested, source = _find_smoke_report(publisher.session.project, built, repository, reader)
     _attach(publisher, repository, built.descriptor, [smoke_document(tested)], reader, {})
     return tested, source
 
 
 def _find_smoke_report(
-    session: Session, built: AssembledImage, repository: RemoteRepository, reader: AttachmentReader
+    project: ProjectContext, built: AssembledImage, repository: RemoteRepository, reader: AttachmentReader
 ) -> tuple[PassedSmokeReport, str]:
     """Return a saved or attested report of passed checks, else run them."""
     job, digest = built.job, built.image.digest
     required = SmokeRequirement.of(digest, built.lock, job.cell.declarations, require_gpu=job.options.require_gpu)
-    if saved := find_saved(session.store, required):
-        session.progress.say("the smoke checks passed for this image before, and neither it nor they have changed")
+    if saved := find_saved(project.store, required):
+        project.progress.say("the smoke checks passed for this image before, and neither it nor they have changed")
         return saved, "this store"
     if attested := find_attested(reader.read(repository, digest).documents, required):
-        session.progress.say(f"the smoke checks passed for this image: {attested[1]} attests it")
+        project.progress.say(f"the smoke checks passed for this image: {attested[1]} attests it")
         return attested
-    report = run_smoke_checks(session, built, repository, required)
+    report = run_smoke_checks(project, built, repository, required)
     report.require_passed(fix=f"no tag has moved; the image is {repository.name}:{job.tags.immutable}")
     tested = passed_report(report, required, built.lock)
-    save_passed_report(session.store, tested)
+    save_passed_report(project.store, tested)
     return tested, "these checks"
 
 
 def run_smoke_checks(
-    session: Session, built: AssembledImage, repository: RemoteRepository, required: SmokeRequirement
+    project: ProjectContext, built: AssembledImage, repository: RemoteRepository, required: SmokeRequirement
 ) -> smoke.SmokeReport:
     """Run the smoke checks in an engine, which pulls the image from the registry if the store lacks a blob."""
     lock, image = built.lock, built.image
     tag = local_tags(lock)[1] + COMPRESSION_SUFFIXES[built.job.options.compression]
-    settings = session.settings
-    with Engine.connect(settings, session.progress) as engine:
-        if all(session.store.has(blob.digest, blob.size) for blob in image.blobs):
-            engine.load(session.store, image.digest, tag, session.progress)
+    settings = project.settings
+    with Engine.connect(settings, project.progress) as engine:
+        if all(project.store.has(blob.digest, blob.size) for blob in image.blobs):
+            engine.load(project.store, image.digest, tag, project.progress)
         else:
             credentials = credentials_for(endpoint(repository.reference, settings).host, settings.env)
             login = (credentials.user, credentials.secret) if credentials else None
-            engine.pull(engine_name(repository.reference, settings), image.digest, tag, login, session.progress)
+            engine.pull(engine_name(repository.reference, settings), image.digest, tag, login, project.progress)
         return smoke_checks.run(
-            engine,
-            image.digest,
-            lock,
-            built.job.cell.declarations,
-            require_gpu=required.gpu,
-            progress=session.progress,
+            engine, image.digest, lock, built.job.cell.declarations, require_gpu=required.gpu, progress=project.progress
         )

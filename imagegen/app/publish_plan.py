@@ -32,20 +32,20 @@ def plan_publish(publisher: Publisher, cells: Sequence[tuple[Cell, Lock]]) -> tu
     if len(jobs) == 1:
         return plans
     platforms = tuple(sorted(job.lock.platform for job in jobs))
-    index = expected_tagged(jobs, publisher.session.store)
+    index = expected_tagged(jobs, publisher.session.project.store)
     return tuple(replace(image_plan, platforms=platforms, index=index) for image_plan in plans)
 
 
 def _plan(publisher: Publisher, job: PublishJob) -> PublishPlan:
     session, lock = publisher.session, job.lock
-    name, store = publisher.reference(job.cell.image), session.store
+    name, store = publisher.reference(job.cell.image), session.project.store
     steps = publisher.attachment_steps(lock)
     seen = None
     try:
-        with Client(session.settings).impatient() as client:
+        with Client(session.project.settings).impatient() as client:
             seen = query_registry(*publisher.repositories(client, job.cell.image), job, store)
     except (PublishError, FetchError) as error:
-        session.progress.say(f"note: {name.name} could not be read: {error.why or error.what}")
+        session.project.progress.say(f"note: {name.name} could not be read: {error.why or error.what}")
     required = known_layers(job, store)
     in_store = {layer.digest for layer in required if layer.digest and store.has(layer.digest, layer.size)}
     compression = job.options.compression

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from imagegen.app.lock_files import LockFiles
 from imagegen.app.session import Session
 from imagegen.core.errors import FetchError, LockError, UsageError
 from imagegen.core.git.worktree import ForeignRepositoryError
@@ -72,7 +73,7 @@ class Publisher:
 
     def __init__(self, session: Session, to: str | None, options: PublishOptions) -> None:
         self.session, self.options = session, options
-        self.project: Project = load_project(session.project)
+        self.project: Project = load_project(session.project.directory)
         self.to = parse_destination(to or self.project.to)
         self.trust = Trust(self.project)
         self.signer: Signer | None = None
@@ -87,27 +88,29 @@ class Publisher:
             return
         session = self.session
         if self._key:
-            signer = keys.read_signer(self._key, session.env.get(_PASSWORD_VARIABLE), session.progress)
+            signer = keys.read_signer(self._key, session.project.env.get(_PASSWORD_VARIABLE), session.project.progress)
             self.trust.require(signer, self._key)
             self.signer = signer
         else:
-            self.signer = keyless(self.project, session.env, Client(session.settings))
+            self.signer = keyless(self.project, session.project.env, Client(session.project.settings))
             if self.signer is None and self.trust.has_signers:
-                session.progress.say("note: nothing is signed; machines that trust signers of publish.yaml reject it")
+                session.project.progress.say(
+                    "note: nothing is signed; machines that trust signers of publish.yaml reject it"
+                )
         self._is_signer_loaded = True
 
     @property
     def _key(self) -> Path | None:
-        variable = self.session.env.get(KEY_VARIABLE)
+        variable = self.session.project.env.get(KEY_VARIABLE)
         return self.options.key or (Path(variable) if variable else None)
 
     @cached_property
     def source(self) -> SourceCommit | None:
         """The commit that the project is at; None, with a warning, in a repository of another user."""
         try:
-            return find_source(self.session.project, self.session.env, self.project.source)
+            return find_source(self.session.project.directory, self.session.project.env, self.project.source)
         except ForeignRepositoryError as error:
-            self.session.progress.say(f"warning: published without the commit it is made of: {error}")
+            self.session.project.progress.say(f"warning: published without the commit it is made of: {error}")
             return None
 
     def reference(self, image: str) -> Reference:
@@ -120,8 +123,8 @@ class Publisher:
         Images that the project itself has locked come first: blobs are mounted from a limited number of repositories.
         """
         session = self.session
-        locked = [cell for cell in session.matrix.cells() if session.has_lock(cell)]
-        own_images = {cell.image for cell in locked if session.is_locked_here(cell)}
+        locked = [cell for cell in session.matrix.cells() if session.lock_files.has(cell)]
+        own_images = {cell.image for cell in locked if session.lock_files.is_in_project(cell)}
         other_images = sorted(
             session.matrix.defaults.keys() - {image}, key=lambda other: (other not in own_images, other)
         )
@@ -132,7 +135,7 @@ class Publisher:
         )
 
     def repository(self, client: Client, name: Reference, mounts: Sequence[Reference] = ()) -> RemoteRepository:
-        settings = self.session.settings
+        settings = self.session.project.settings
         target = PushTarget(name, client, settings, mounts=mounts)
         return RemoteRepository(name, target, Repository(name, client, settings))
 
@@ -146,7 +149,7 @@ class Publisher:
 
     def jobs(self, cells: Sequence[tuple[Cell, Lock]]) -> tuple[PublishJob, ...]:
         """Return a job for each image; all of them have the same tags."""
-        shared, store, options = self.tags(cells), self.session.store, self.options
+        shared, store, options = self.tags(cells), self.session.project.store, self.options
         return tuple(
             PublishJob(cell, lock, shared, options, expected_digest(lock, store, options.compression))
             for cell, lock in cells
@@ -163,7 +166,7 @@ class Publisher:
         signed = "not signed: no key is named"
         if self.signer:
             signed = f"signed with {self.signer.name}"
-        elif self.project.identities and self.session.env.get("GITHUB_ACTIONS"):
+        elif self.project.identities and self.session.project.env.get("GITHUB_ACTIONS"):
             signed = "signed without a key, as this run of GitHub Actions"
         restriction_texts = [
             f"named: {restriction.licence} restricts {counted(len(restriction.covers), 'package')}"
@@ -209,14 +212,14 @@ def expected_digest(lock: Lock, store: Store, compression: Compression) -> str |
     return layers.built_digest(replace(lock, record=None), store)
 
 
-def known_digest(session: Session, cell: Cell, lock: Lock) -> str:
+def known_digest(lock_files: LockFiles, cell: Cell, lock: Lock) -> str:
     """Return the digest of the cell's image. Raises LockError where the lock has no record and nothing was built."""
-    digest = expected_digest(lock, session.store, "zstd")
+    digest = expected_digest(lock, lock_files.project.store, "zstd")
     if digest is None:
         raise LockError(
             f"the digest of {cell.id} is not known",
             code="lock-no-record",
-            where=str(session.lock_path(cell)),
+            where=str(lock_files.path(cell)),
             why="the lock has no record, and the image was not built here",
             fix=f"`imagegen lock {cell.id} --record` or `imagegen build {cell.id}`",
         )

@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from imagegen.app.project import ProjectContext
 from imagegen.app.session import Session
 from imagegen.core.errors import LockError
 from imagegen.core.text import counted
@@ -52,7 +53,7 @@ def share_layers(
 
     Raises as `ensure_layers`, and PublishError, FetchError, TrustError.
     """
-    absent = _absent(session, lock, remote)
+    absent = _absent(session.project, lock, remote)
     if not absent or lock.has_several:
         return remote
     overridden = {name for conflict in lock.file_conflicts for name in conflict.over}  # checked with all wheels at once
@@ -63,33 +64,33 @@ def share_layers(
     if not shares.assigned and not shares.delegated and len(base_users) < _SHARED:
         return remote
     images = images_by_layer(locks.values())
-    remote = _find(session, lock, [*below, *shares.assigned, *shares.delegated], images, remote, registry)
-    _attest(session, cell, lock, _make(session, cell, lock, shares.assigned, remote), registry)
-    pending = _still(session, lock, shares.delegated, remote)
+    remote = _find(session.project, lock, [*below, *shares.assigned, *shares.delegated], images, remote, registry)
+    _attest(session.project, cell, lock, _make(session.project, cell, lock, shares.assigned, remote), registry)
+    pending = _still(session.project, lock, shares.delegated, remote)
     if pending:
-        _make(session, cell, lock, shares.unshared, remote)
+        _make(session.project, cell, lock, shares.unshared, remote)
     while pending:
-        remote = _find(session, lock, pending, images, remote, registry)
-        pending = _still(session, lock, pending, remote)
+        remote = _find(session.project, lock, pending, images, remote, registry)
+        pending = _still(session.project, lock, pending, remote)
         some = -(-len(pending) // _ROUNDS)
-        _attest(session, cell, lock, _make(session, cell, lock, pending[:some], remote), registry)
+        _attest(session.project, cell, lock, _make(session.project, cell, lock, pending[:some], remote), registry)
         pending = pending[some:]
     return remote
 
 
-def _absent(session: Session, lock: Lock, remote: RemoteLayers) -> list[LayerPlan]:
+def _absent(project: ProjectContext, lock: Lock, remote: RemoteLayers) -> list[LayerPlan]:
     """Return the layers that neither the store nor `remote` has."""
-    return [layer.plan for layer in resolve_layers(lock, session.store, remote) if layer.origin is LayerOrigin.BUILD]
+    return [layer.plan for layer in resolve_layers(lock, project.store, remote) if layer.origin is LayerOrigin.BUILD]
 
 
-def _still(session: Session, lock: Lock, plans: Sequence[LayerPlan], remote: RemoteLayers) -> list[LayerPlan]:
+def _still(project: ProjectContext, lock: Lock, plans: Sequence[LayerPlan], remote: RemoteLayers) -> list[LayerPlan]:
     """Return the layers that are still absent, in their order."""
-    absent = {part.key for part in _absent(session, lock, remote)}
+    absent = {part.key for part in _absent(project, lock, remote)}
     return [part for part in plans if part.key in absent]
 
 
 def _find(
-    session: Session,
+    project: ProjectContext,
     lock: Lock,
     plans: Sequence[LayerPlan],
     images: Mapping[str, Collection[str]],
@@ -100,27 +101,29 @@ def _find(
     repositories = {
         part.key: [registry.repositories[image] for image in sorted(images.get(part.name, ()))] for part in plans
     }
-    published = prebuilt.find(repositories, lock, registry.own, registry.trust, session.store, session.progress)
+    published = prebuilt.find(repositories, lock, registry.own, registry.trust, project.store, project.progress)
     if not published:
         return remote
     names = ", ".join(sorted(layer.name for layer in published.values()))
-    session.progress.say(f"{registry.own.name} has {counted(len(published), 'layer')} of other workers: {names}")
+    project.progress.say(f"{registry.own.name} has {counted(len(published), 'layer')} of other workers: {names}")
     return replace(remote, repository=registry.own.reader, layers={**remote.layers, **published})
 
 
 def _make(
-    session: Session, cell: Cell, lock: Lock, plans: Sequence[LayerPlan], remote: RemoteLayers
+    project: ProjectContext, cell: Cell, lock: Lock, plans: Sequence[LayerPlan], remote: RemoteLayers
 ) -> tuple[Layer, ...]:
     """Make the absent layers, and the base if it is absent; return the new layers."""
-    below, plans = {part.key for part in plan_base(lock)}, _still(session, lock, plans, remote)
-    if not plans and not below & {part.key for part in _absent(session, lock, remote)}:
+    below, plans = {part.key for part in plan_base(lock)}, _still(project, lock, plans, remote)
+    if not plans and not below & {part.key for part in _absent(project, lock, remote)}:
         return ()
-    sources = [layer for layer in resolve_layers(lock, session.store, remote) if layer.plan.key in below]
+    sources = [layer for layer in resolve_layers(lock, project.store, remote) if layer.plan.key in below]
     sources += [LayerSource(part, LayerOrigin.BUILD) for part in plans]
-    return tuple(ensure_layers(_part_of(lock, plans), sources, session.context_for(cell), remote))
+    return tuple(ensure_layers(_part_of(lock, plans), sources, project.context_for(cell), remote))
 
 
-def _attest(session: Session, cell: Cell, lock: Lock, made_layers: Sequence[Layer], registry: SharedRegistry) -> None:
+def _attest(
+    project: ProjectContext, cell: Cell, lock: Lock, made_layers: Sequence[Layer], registry: SharedRegistry
+) -> None:
     """Publish layers, without the layers of a base from a registry, which that image identifies.
 
     The scan of a base is published with it; otherwise other workers would make the base for their audit.
@@ -130,11 +133,11 @@ def _attest(session: Session, cell: Cell, lock: Lock, made_layers: Sequence[Laye
     if layers:
         keys = {layer.key for layer in layers}
         if keys & {part.key for part in plan_base(lock)}:
-            scan_system(lock, session.context_for(cell))
+            scan_system(lock, project.context_for(cell))
         some = _part_of(
-            lock, [source.plan for source in resolve_layers(lock, session.store) if source.plan.key in keys]
+            lock, [source.plan for source in resolve_layers(lock, project.store) if source.plan.key in keys]
         )
-        prebuilt.attest(layers, some, registry.own, session.store, registry.signer, registry.trust, session.progress)
+        prebuilt.attest(layers, some, registry.own, project.store, registry.signer, registry.trust, project.progress)
 
 
 def _part_of(lock: Lock, plans: Sequence[LayerPlan]) -> Lock:
@@ -148,10 +151,10 @@ def _locks(session: Session, cell: Cell) -> dict[str, Lock]:
     A lock that cannot be read ends only the publishing of its own cell.
     """
     cells = session.matrix.cells()
-    own_cells = [cell_of_matrix for cell_of_matrix in cells if session.is_locked_here(cell_of_matrix)]
+    own_cells = [cell_of_matrix for cell_of_matrix in cells if session.lock_files.is_in_project(cell_of_matrix)]
     locks: dict[str, Lock] = {}
     for candidate in own_cells if cell in own_cells else cells:
         with suppress(LockError):
-            if locked := session.find_lock(candidate):
+            if locked := session.lock_files.find(candidate):
                 locks[candidate.id] = locked
     return locks

@@ -37,14 +37,14 @@ def render(report: SiteReport) -> dict[str, bytes]:
     whole = index(report)
     environment = _environment()
     pages = {"index.html": environment.get_template("index.html.j2").render(index=whole, meanings=MEANINGS, top="")}
-    if whole.packages:
-        pages["packages.html"] = environment.get_template("packages.html.j2").render(packages=whole.packages, top="")
+    if whole["packages"]:
+        pages["packages.html"] = environment.get_template("packages.html.j2").render(packages=whole["packages"], top="")
     template = environment.get_template("cell.html.j2")
-    for sheet in whole.sheets:
-        pages[sheet.href] = template.render(sheet=sheet, sections=SECTIONS.items(), top="../")
+    for sheet in whole["sheets"]:
+        pages[sheet["href"]] = template.render(sheet=sheet, sections=SECTIONS.items(), top="../")
     template = environment.get_template("unlocked.html.j2")
-    for page in whole.unlocked:
-        pages[page.href] = template.render(page=page, meaning=MEANINGS[page.state.name], top="../")
+    for page in whole["unlocked"]:
+        pages[page["href"]] = template.render(page=page, meaning=MEANINGS[page["state"].name], top="../")
     histories = [
         CellHistory(report_sheet.cell.id, report_sheet.history, download_titles(report_sheet))
         for report_sheet in report.sheets

@@ -32,9 +32,7 @@ class CellState:
 
 
 def cell_state(
-    answer: CellAnswer,
-    lock: Lock | LockError | None = None,
-    tests: Mapping[str, int] | None = None,
+    answer: CellAnswer, lock: Lock | LockError | None = None, tests: Mapping[str, int] | None = None
 ) -> CellState:
     """Return the state of a cell.
 

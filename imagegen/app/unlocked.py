@@ -61,12 +61,17 @@ def declarations(cell: Cell) -> Iterator[tuple[str, str]]:
         yield f"the packages of {cell.stack.path}", "Its versions and files are taken unchanged."
     elif owner := cell.from_uv_lock:
         yield f"the packages of {owner.uv_lock} of {owner.component.package}", "Its versions are taken unchanged."
-    yield from ((f"without {name}", because) for name, because in cell.omits.items())
-    yield from ((str(override), override.reason) for override in cell.overrides)
-    yield from ((f"against rule {name}", because) for name, because in cell.accepts.items())
+    yield from decisions(cell)
     yield from ((f"Debian package {name}", because) for name, because in cell.packages.items())
     yield from ((f"{patch.package} patched by {patch.source}", patch.because) for patch in cell.patches)
     yield from ((f"{copy.path} from {copy.source}", copy.because) for copy in cell.copies)
+
+
+def decisions(cell: Cell) -> Iterator[tuple[str, str]]:
+    """Yield the omissions, overrides and accepted rules of the cell, each with the reason."""
+    yield from ((f"without {name}", because) for name, because in cell.omits.items())
+    yield from ((str(override), override.reason) for override in cell.overrides)
+    yield from ((f"against rule {name}", because) for name, because in cell.accepts.items())
 
 
 def nearest(cell: Cell, cells: Iterable[Cell], locked: Collection[str]) -> tuple[str, ...]:
@@ -76,8 +81,7 @@ def nearest(cell: Cell, cells: Iterable[Cell], locked: Collection[str]) -> tuple
         for candidate in cells
         if candidate.image == cell.image and candidate.id in locked and candidate.id != cell.id
     ]
-    return tuple(other.id for other in sorted(siblings, key=lambda sibling: (_distance(cell, sibling), sibling.id)))
-
-
-def _distance(first: Cell, other: Cell) -> int:
-    return sum(first.axes[name] != other.axes.get(name) for name in first.axes)
+    distances = {
+        sibling.id: sum(cell.axes[name] != sibling.axes.get(name) for name in cell.axes) for sibling in siblings
+    }
+    return tuple(sorted(distances, key=lambda name: (distances[name], name)))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from imagegen.app.matrices import Matrices
 from imagegen.app.session import Session
 from imagegen.compat import CellAnswer, Explanation, Question
 from imagegen.compat.answers import QuestionAnswer, answer
@@ -34,21 +35,21 @@ def answer_by_environment(
     The name is "" if they name no image with several environments. `sets` are changes of a cell, `model` is a model
     type or "". Raises UsageError, MatrixError.
     """
-    return {name: _answer(session, asked, sets, model) for name, asked in _environments(session, words).items()}
+    return {name: _answer(session, asked, sets, model) for name, asked in _environments(session.matrix, words).items()}
 
 
 def _answer(session: Session, words: Sequence[str], sets: Sequence[str], model: str) -> WhyAnswer:
-    question_answer = answer(session, words, sets, model, _with_locked_versions(session, words))
+    question_answer = answer(session.matrices, words, sets, model, _with_locked_versions(session.matrices, words))
     return WhyAnswer(question_answer, _state(session, question_answer.question, question_answer.explanation))
 
 
-def _environments(session: Session, words: Sequence[str]) -> dict[str, Sequence[str]]:
+def _environments(matrix: Matrix, words: Sequence[str]) -> dict[str, Sequence[str]]:
     """Return the words that ask about each environment of the image that they name, by its name.
 
     If they name no image with several environments, return them by the name "".
     """
-    word_of = {session.matrix.defaults.get(word, word): word for word in words}
-    cells = (cell for cell in session.matrix.all_cells if cell.environments and cell.id in word_of)
+    word_of = {matrix.defaults.get(word, word): word for word in words}
+    cells = (cell for cell in matrix.all_cells if cell.environments and cell.id in word_of)
     if (cell := next(cells, None)) is None:
         return {"": words}
     return {
@@ -57,20 +58,20 @@ def _environments(session: Session, words: Sequence[str]) -> dict[str, Sequence[
     }
 
 
-def _with_locked_versions(session: Session, words: Sequence[str]) -> Matrix:
+def _with_locked_versions(matrices: Matrices, words: Sequence[str]) -> Matrix:
     """Return the matrix; cells that the words name have the versions of the lock file that is their stack."""
-    cell_ids = {session.matrix.defaults.get(word, word) for word in words}
-    if not any(cell.stack and cell.id in cell_ids for cell in session.matrix.all_cells):
-        return session.matrix
+    cell_ids = {matrices.matrix.defaults.get(word, word) for word in words}
+    if not any(cell.stack and cell.id in cell_ids for cell in matrices.matrix.all_cells):
+        return matrices.matrix
     from imagegen.lock.stack import with_known_versions  # late: few cells have such a file
 
     return replace(
-        session.matrix,
+        matrices.matrix,
         all_cells=tuple(
-            with_known_versions(cell, session.project, session.knowledge_files.metadata)
+            with_known_versions(cell, matrices.project.directory, matrices.knowledge_files.metadata)
             if cell.stack and cell.id in cell_ids
             else cell
-            for cell in session.matrix.all_cells
+            for cell in matrices.matrix.all_cells
         ),
     )
 
@@ -90,4 +91,4 @@ def _state(session: Session, question: Question, explanation: Explanation) -> Ce
     answer = CellAnswer(explanation.answer, " ".join(reasons))
     if question.requested:
         return states.cell_state(answer)
-    return cell_states.state(session, cell, answer, cell_states.read_lock(session, cell))
+    return cell_states.CellStatus(session, cell, answer).state

@@ -1,4 +1,4 @@
-"""The session of a command. Results go to stdout (`out`, `json`), messages to stderr (`progress`)."""
+"""The run of a command. Results go to stdout (`out`, `json`), messages to stderr (`progress`)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from imagegen.app.project import ProjectContext
 from imagegen.app.session import Session
 from imagegen.core.data import shipped
 from imagegen.core.errors import ImagegenError, UsageError
@@ -23,23 +24,25 @@ from imagegen.core.progress import Output, PlainOutput, Terminal
 _FORMATTING = ("COLUMNS", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 
 
-class App(Session):
-    """One run of the command line."""
+class App:
+    """One run of the command line, with its session and its outputs."""
 
-    def __init__(self, env: Mapping[str, str], project: Path) -> None:
+    def __init__(self, env: Mapping[str, str], directory: Path) -> None:
         self.console = _output(env, stderr=True)
         self.out = _output(env)
-        super().__init__(env, project, Terminal(self.console))
+        self.progress = Terminal(self.console)
+        self.project = ProjectContext(env, directory, self.progress)
+        self.session = Session(self.project)
 
     def watched_paths(self) -> list[Path] | None:
         """Return the paths that decide answers by their presence; None if there is no store."""
         try:
-            settings = self.settings
+            settings = self.project.settings
         except UsageError:
             return None
         kinds = ("image", "smoke", "wheel")
         paths = [settings.store / "blobs" / "sha256", *(settings.store / "records" / kind for kind in kinds)]
-        folders = (self.project, shipped("locks").parent)
+        folders = (self.project.directory, shipped("locks").parent)
         paths += [folder / name for folder in folders for name in ("matrices", "wheels", "locks")]
         for location in settings.find_links:
             if is_file(location) or "://" not in location:
@@ -81,7 +84,7 @@ def complete_cells(ctx: click.Context, param: click.Parameter, incomplete: str) 
     Cells are listed only after the full name of an image, because there are many.
     """
     try:
-        matrix = App(os.environ, Path(ctx.find_root().params.get("project") or ".")).matrix
+        matrix = App(os.environ, Path(ctx.find_root().params.get("project") or ".")).session.matrix
     except ImagegenError:
         return []
     images = [CompletionItem(name, help=matrix.select(name)[0].description) for name in matrix.defaults]

@@ -10,17 +10,12 @@ from pathlib import Path
 import click
 
 from imagegen.audit import finding_texts
-from imagegen.audit.check import audit
 from imagegen.audit.report import AuditReport
 from imagegen.audit.sarif import LockLocation, document
 from imagegen.cli.app import App, json_option, pass_app
-from imagegen.cli.audit_subjects import AuditArguments, subjects
 from imagegen.cli.audit_text import table, wrapped
 from imagegen.cli.output import check_writable
-from imagegen.compat import models as model_types
 from imagegen.core.errors import OptionConflictError
-from imagegen.core.gpu import Gpu
-from imagegen.spec.questions import vocabulary_of
 
 
 @click.command("audit")
@@ -71,7 +66,10 @@ def command(
             alone=not (several or any((what, image, site, gpus, driver, torch, sarif_file))),
         )
         return
-    required = AuditArguments(what, _gpus(app, gpus), driver, image, site, torch)
+    # late, because it imports the readers of images
+    from imagegen.app.audit_subjects import AuditArguments, find_gpus, run_audits
+
+    required = AuditArguments(what, find_gpus(app.session, gpus), driver, image, site, torch)
     required.check()
     if sarif_file:
         check_writable(sarif_file)
@@ -79,15 +77,13 @@ def command(
     # reading takes 3.2 s with it and 2.8 s without (2026-11-21).
     gc.disable()
     ctx.call_on_close(gc.enable)
-    from imagegen.app.audit import refused_keywords  # late, because it imports the readers of images
-
     reports: list[AuditReport] = []
     sources: dict[str, LockLocation] = {}
-    for subject, source in subjects(app, required):
-        reports.append(audit(subject, tuple(app.matrix.gpus.values()), refused_keywords(app, subject)))
-        sources |= {subject.name: source} if source else {}
+    for report, source in run_audits(app.session, required):
+        reports.append(report)
+        sources |= {report.subject: source} if source else {}
         if not as_json:
-            _print(app, reports[-1], everything=everything, each_package=required.loose)
+            _print(app, report, everything=everything, each_package=required.loose)
     if sarif_file:
         sarif_file.write_text(json.dumps(document(reports, sources), indent=2) + "\n", encoding="utf-8")
     if as_json:
@@ -104,13 +100,6 @@ def _print(app: App, report: AuditReport, *, everything: bool, each_package: boo
         app.out.print(line, soft_wrap=True)
 
 
-def _gpus(app: App, names: tuple[str, ...]) -> tuple[Gpu, ...]:
-    """Return the GPUs with these names. Raises UsageError for an unknown GPU."""
-    vocabulary = vocabulary_of(app.matrix) if names else None
-    gpus_by_name = {gpu.name: gpu for name in names if vocabulary for gpu in vocabulary.gpu(name)}
-    return tuple(sorted(gpus_by_name.values(), key=lambda gpu: tuple(map(int, gpu.capability.split(".")))))
-
-
 def _explain_text(
     app: App, ctx: click.Context, name: str | None, error: str | None, *, as_json: bool, alone: bool
 ) -> None:
@@ -121,15 +110,13 @@ def _explain_text(
     if error is None:
         _explain(app, name or "", as_json=as_json)
         return
-    from imagegen.run.doctor import log as doctor_log  # late, because an audit needs no engine
-    from imagegen.run.doctor.container import examine_log
+    from imagegen.app.diagnose import examine_log  # late, because an audit needs no engine
+    from imagegen.run.doctor.log import LONGEST_LOG
 
     if error == "-":
         with click.open_file("-", errors="replace") as stream:
-            error = stream.read(doctor_log.LONGEST_LOG)
-    models = model_types.load(app.matrix_directories)
-    harvested = app.knowledge_files.harvested
-    diagnosis = examine_log("the message", error, models, rules=app.matrix.rules, packages=harvested)
+            error = stream.read(LONGEST_LOG)
+    diagnosis = examine_log(app.session, "the message", error)
     if as_json:
         app.json(diagnosis.as_dict())
     else:

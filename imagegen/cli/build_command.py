@@ -11,10 +11,10 @@ import click
 from imagegen.app.build import BuildOptions, BuiltImage, build_image, build_layout
 from imagegen.app.parallel_build import BuildResult, build_cells
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
-from imagegen.cli.options import builder_option, cells_by_index, platform_option
-from imagegen.cli.output import print_report
+from imagegen.cli.options import builder_option, platform_option
+from imagegen.cli.output import failed_checks_printed, print_report
 from imagegen.cli.table import Styled, Table
-from imagegen.core.errors import OptionConflictError, SmokeError, UsageError
+from imagegen.core.errors import OptionConflictError, UsageError
 from imagegen.lock.model import Lock
 from imagegen.spec.model import Cell
 
@@ -68,20 +68,20 @@ def command(
         if no_test and is_set:
             raise OptionConflictError(f"{flag} and --no-test exclude each other", fix="leave out one of the two")
     options = BuildOptions(not no_test, not no_audit, require_gpu, scratch_base, builder, retest)
-    groups = cells_by_index(app, cell, platform)
+    groups = app.session.matrices.select_groups(cell, platform)
     if output is not None:
         directory = _directory(output, cell, groups)
         return build_into_layout(app, groups[0], directory, options, as_json=as_json)
     chosen = [chosen_cell for group in groups for chosen_cell in group]
     if len(chosen) > 1:
-        results = build_cells(app, chosen, options)
+        results = build_cells(app.session.lock_files, chosen, options)
         if as_json:
             app.json([result.as_dict() for result in results])
         else:
             _results_table(results).print(app.out)
         return next((result.code for result in results if result.code), 0)
     (only,) = chosen
-    built = build_into_engine(app, only, app.fresh_lock(only), options)
+    built = build_into_engine(app, only, app.session.lock_files.fresh(only), options)
     if as_json:
         app.json([_as_dict(only, built)])
     else:
@@ -91,9 +91,9 @@ def command(
 
 def build_into_layout(app: App, cells: Sequence[Cell], directory: Path, options: BuildOptions, *, as_json: bool) -> int:
     """Build a layout of the cells, and print its digest. Raises the errors of `build_layout`."""
-    locks = [(chosen_cell, app.fresh_lock(chosen_cell)) for chosen_cell in cells]
+    locks = [(chosen_cell, app.session.lock_files.fresh(chosen_cell)) for chosen_cell in cells]
     app.progress.say("note: no smoke checks, they need an engine that runs the image")
-    built = build_layout(app, locks, directory, options, compile_wheels=options.builder is not None)
+    built = build_layout(app.session, locks, directory, options)
     if as_json:
         app.json([_as_dict(cell, image) for cell, image in zip(cells, built, strict=True)])
         return 0
@@ -134,15 +134,9 @@ def build_into_engine(app: App, cell: Cell, lock: Lock, options: BuildOptions) -
     """
     from imagegen.engine import Engine  # late, because a build into a layout needs no engine
 
-    with Engine.connect(app.settings, app.progress) as engine:
-        try:
-            built = build_image(app, cell, lock, engine, options)
-        except SmokeError as error:
-            from imagegen.run.smoke.report import SmokeFailed  # late, because few builds fail so
-
-            if isinstance(error, SmokeFailed):
-                print_report(app.console, error.report)
-            raise
+    with Engine.connect(app.project.settings, app.progress) as engine:
+        with failed_checks_printed(app.console):
+            built = build_image(app.session, cell, lock, engine, options)
         if built.tested is not None:
             from imagegen.wheels.throttle import duration  # late, because only this line needs it
 

@@ -64,7 +64,7 @@ def cli(ctx: click.Context, *, project: Path) -> None:
     app = ctx.obj = App(os.environ, project)
     stored_answers.watch(app.watched_paths())
     # After the result. Only `lock` and `show` explain the warnings.
-    ctx.call_on_close(lambda: app.print_warnings(explain=ctx.invoked_subcommand in ("lock", "show")))
+    ctx.call_on_close(lambda: app.session.judge.print_warnings(explain=ctx.invoked_subcommand in ("lock", "show")))
 
 
 def run(command: click.Command = cli, name: str = "imagegen") -> object:

@@ -8,21 +8,17 @@ from typing import Any
 
 import click
 
-from imagegen.app.comparison import operand_sources
-from imagegen.app.comparison_facts import comparison_facts
+from imagegen.app.comparison import compare_operands
 from imagegen.cli.app import App, json_option, pass_app
 from imagegen.cli.numerics_tables import changed_numerics
 from imagegen.cli.output import print_lines
 from imagegen.cli.table import Table
-from imagegen.compare import numerics, references, wording
-from imagegen.compare.difference import Change, Difference, Rebuild, difference
+from imagegen.compare import numerics, wording
+from imagegen.compare.difference import Change, Difference, Rebuild
 from imagegen.compare.operands import ComparedLayer, DiffOperand
 from imagegen.core.errors import UsageError
-from imagegen.core.net import Client
 from imagegen.core.text import shown
-from imagegen.image import layers
 from imagegen.oci.documents import Platform
-from imagegen.run.numerics import Fingerprint, recall
 from imagegen.wheels.throttle import CORES, duration
 
 
@@ -42,12 +38,7 @@ def command(app: App, *, before: str, after: str, platform: str | None, as_json:
     A and B are cells, lock files, locks of a commit (HEAD~1:cpu-grpo), images of a registry by tag or digest, images of
     the store by digest, or OCI layouts (oci:DIR).
     """
-    first, second = _platforms(platform)
-    with Client(app.settings) as client:
-        sources = operand_sources(app, client)
-        sides = references.read(before, sources, first), references.read(after, sources, second)
-        comparison = difference(*sides, comparison_facts(app))
-        results = numerics.compare(*(_fingerprints(app, side) for side in (comparison.before, comparison.after)))
+    comparison, results = compare_operands(app.session, (before, after), _platforms(platform))
     if as_json:
         app.json({**_as_dict(comparison), "numerics": asdict(results) if results else None})
         return
@@ -74,14 +65,6 @@ def _platforms(text: str | None) -> tuple[Platform | None, Platform | None]:
         )
     platforms = [Platform(*pair) for pair in pairs]
     return platforms[0], platforms[-1]
-
-
-def _fingerprints(app: App, side: DiffOperand) -> tuple[Fingerprint, ...]:
-    """Return the image's results of `imagegen test --numerics`, first from the store, then from its attachments."""
-    digest = side.digest or (layers.built_digest(side.lock, app.store) if side.lock else None)
-    stored = recall(app.store, digest) if digest else ()
-    devices = {measured.device for measured in stored}
-    return (*stored, *(fingerprint for fingerprint in side.fingerprints if fingerprint.device not in devices))
 
 
 def _described(side: DiffOperand) -> str:

@@ -6,20 +6,10 @@ from typing import TextIO
 
 import click
 
-from imagegen.checks.preflight.model import Image
+from imagegen.app.diagnose import examine, examine_log
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
-from imagegen.compat import models as model_types
-from imagegen.core.errors import EngineError, OptionConflictError
-from imagegen.engine import Engine
-from imagegen.lock import local_tags
-from imagegen.lock.model import Lock
-from imagegen.oci.documents import MACHINES
-from imagegen.run.doctor import diagnosis as doctor
-from imagegen.run.doctor.container import examine_container, examine_log
-from imagegen.run.doctor.fabric import Measured, examine_fabric, gather
-from imagegen.run.doctor.host import examine_host, facts_of
+from imagegen.core.errors import OptionConflictError
 from imagegen.run.doctor.log import LONGEST_LOG
-from imagegen.spec.model import Cell
 
 
 @click.command("doctor")
@@ -50,12 +40,9 @@ def command(
     if log:
         if fabric or container is not None:
             raise OptionConflictError("--log explains only a file", fix="leave out the other options")
-        machine = MACHINES[app.matrix.select_one(cell).platform] if cell else None
-        models = model_types.load(app.matrix_directories)
-        text, packages = log.read(LONGEST_LOG), app.knowledge_files.harvested
-        diagnoses = [examine_log(log.name, text, models, machine, rules=app.matrix.rules, packages=packages)]
+        diagnoses = [examine_log(app.session, log.name, log.read(LONGEST_LOG), cell)]
     else:
-        diagnoses = _examine(app, cell, container, fabric=fabric)
+        diagnoses = examine(app.session, cell, container, fabric=fabric)
     if as_json:
         app.json([diagnosis.as_dict() for diagnosis in diagnoses])
     else:
@@ -63,61 +50,3 @@ def command(
             click.echo(diagnosis.text(), nl=False)
     codes = {diagnosis.exit_code for diagnosis in diagnoses}
     ctx.exit(1 if 1 in codes else max(codes, default=0))
-
-
-def _examine(app: App, cell: str | None, container: str | None, *, fabric: bool) -> list[doctor.Diagnosis]:
-    """Examine this host or a container. Raises OptionConflictError for options that exclude each other."""
-    if cell and container is not None:
-        raise OptionConflictError("a container names its cell", fix=f"leave out {cell}")
-    if fabric and container is not None:
-        raise OptionConflictError("--fabric examines this host", fix="leave out --container")
-    if fabric:
-        return [_fabric(app, chosen) for chosen in (app.matrix.select(cell) if cell else [None])]
-    if container is not None:
-        with Engine.connect(app.settings, app.progress) as engine:
-            return [examine_container(engine, container, model_types.load(app.matrix_directories), app.matrix.rules)]
-    if cell:
-        locks = [(chosen, app.find_lock(chosen)) for chosen in app.matrix.select(cell)]
-        return [examine_host(app.settings, facts_of(chosen, lock, app.matrix.rules), lock) for chosen, lock in locks]
-    return [examine_host(app.settings, Image())]
-
-
-def _fabric(app: App, cell: Cell | None) -> doctor.Diagnosis:
-    """Examine this host's connections. For a cell with an image in the engine, run NCCL in a container of it."""
-    host = gather()
-    if cell is None:
-        return examine_fabric(Image(), None, host, Measured())
-    lock = app.find_lock(cell)
-    facts = facts_of(cell, lock, app.matrix.rules)
-    return examine_fabric(facts, lock, host, _measured(app, cell, lock) if host.machine.gpus else Measured())
-
-
-def _measured(app: App, cell: Cell, lock: Lock | None) -> Measured:
-    """Run the smoke check of NCCL in a container of the cell's image, if the engine has it and it is for CUDA."""
-    from imagegen.run.smoke import runner as smoke_checks
-
-    if cell.cuda_version is None:
-        return Measured(reason=f"{cell.id} is for CPUs")
-    if lock is None:
-        return Measured(reason=f"nothing was measured, because {cell.id} has no lock (`imagegen lock {cell.id}`)")
-    tag = local_tags(lock)[1]
-    default, locked = lock.by_cell(cell)[0]
-    try:
-        with Engine.connect(app.settings, app.progress) as engine:
-            if engine.image_digest(tag) is None:
-                return Measured(
-                    reason=f"nothing was measured, because {tag} is not in Docker (`imagegen build {cell.id}`)"
-                )
-            report = smoke_checks.run(
-                engine,
-                tag,
-                locked,
-                default.declarations,
-                require_gpu=False,
-                progress=app.progress,
-                only=["fabric-cuda"],
-            )
-    except EngineError as error:
-        return Measured(reason=f"nothing was measured: {error.what}")
-    result = report.results[0]
-    return Measured(result.status, result.reason, result.details)

@@ -31,12 +31,12 @@ def command(app: App, *, cell: str, file: Path, no_audit: bool, as_json: bool) -
 
     enroot and the Slurm plugin pyxis start FILE. mksquashfs writes it, without root.
     """
-    chosen = app.matrix.select_one(cell)
+    chosen = app.session.matrix.select_one(cell)
     require_new_file(file)
-    squashfs.require_program(app.settings.env)
-    lock = ensure_wheels(app, chosen, app.fresh_lock(chosen))
-    image = assemble_image(app, chosen, lock, audit=not no_audit)
-    written = squashfs.write(image, file, app.store, app.settings.env, app.progress)
+    squashfs.require_program(app.project.settings.env)
+    lock = ensure_wheels(app.session, chosen, app.session.lock_files.fresh(chosen))
+    image = assemble_image(app.session.lock_files, chosen, lock, audit=not no_audit)
+    written = squashfs.write(image, file, app.project.store, app.project.settings.env, app.progress)
     if as_json:
         app.json(written.as_dict())
         return

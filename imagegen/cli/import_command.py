@@ -47,9 +47,9 @@ def command(
     selection = Selection(extras, groups, target, cuda)
     if is_image(source):
         selection.require(source)
-        imported = import_image(app, source, name, cuda)
+        imported = import_image(app.session, source, name, cuda)
     else:
-        imported = import_project(app, Path(source), name, selection)
+        imported = import_project(app.session, Path(source), name, selection)
     show(app, imported, as_json=as_json)
 
 

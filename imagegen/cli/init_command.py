@@ -29,16 +29,18 @@ def command(app: App, *, name: str | None, cuda: str, build: bool, as_json: bool
     """
     if build and as_json:
         raise OptionConflictError("--json prints the entry, and --build builds it", fix="leave out one of the two")
-    source, other_files = find_file(app.project)
+    source, other_files = find_file(app.project.directory)
     if other_files:
         app.progress.say(f"{source.name} is read, but not {', '.join(other_files)}")
-    imported = import_project(app, source, name, Selection(cuda=cuda))
+    imported = import_project(app.session, source, name, Selection(cuda=cuda))
     show(app, imported, as_json=as_json)
     if build:
-        _build(App(app.env, app.project), imported.cell.id)  # read the matrix again, with the new entry
+        _build(
+            App(app.project.env, app.project.directory), imported.cell.id
+        )  # read the matrix again, with the new entry
 
 
 def _build(app: App, cell_id: str) -> None:
-    cell = app.matrix.select_one(cell_id, single=True)
-    locked = lock_image(app, cell, LockOptions(), record=False)
+    cell = app.session.matrix.select_one(cell_id, single=True)
+    locked = lock_image(app.session, cell, LockOptions(), record=False)
     click.echo(build_into_engine(app, cell, locked.lock, BuildOptions()).digest)

@@ -39,6 +39,6 @@ def command(app: App, *, cell: str, target: str, gpus: int | None, squashfs: str
     """
     if squashfs is not None and target != "slurm":
         raise OptionConflictError("--squashfs is only for Slurm", fix="--for slurm; or leave --squashfs out")
-    chosen = app.matrix.select_one(cell)
-    text = launch.render(launch.read_launch_spec(app, chosen, gpus, squashfs), target)
+    chosen = app.session.matrix.select_one(cell)
+    text = launch.render(launch.read_launch_spec(app.session.lock_files, chosen, gpus, squashfs), target)
     write_document(output, text.encode())

@@ -64,19 +64,23 @@ def command(
         raise OptionConflictError(
             "--check changes nothing, so it takes no other option", fix="leave out --check or the others"
         )
-    cells = app.matrix.select(cell)
+    cells = app.session.matrix.select(cell)
     if check:
-        results = check_locks(app, cells)
+        results = check_locks(app.session.lock_files, cells)
     elif name is not None:
         # late, here and below, since a check resolves and builds nothing
         from imagegen.app.entries import Changes, lock_changed
 
         changes = Changes(pins, additions, debs, removals)
-        results = [lock_changed(app, app.matrix.select_one(cell, single=True), name, changes, options, record=record)]
+        results = [
+            lock_changed(
+                app.session, app.session.matrix.select_one(cell, single=True), name, changes, options, record=record
+            )
+        ]
     else:
         from imagegen.app.make_locks import lock_image
 
-        results = [lock_image(app, selected, options, record=record) for selected in cells]
+        results = [lock_image(app.session, selected, options, record=record) for selected in cells]
     if as_json:
         app.json([_as_dict(result) for result in results])
 

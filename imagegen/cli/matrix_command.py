@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from imagegen.app import cell_states
-from imagegen.app.states import CellState, StateName
+from imagegen.app.cell_states import CellStatus
+from imagegen.app.ci_jobs import ci_jobs
+from imagegen.app.states import StateName
 from imagegen.cli.app import App, complete_cells, pass_app
 from imagegen.cli.table import Styled, Table
-from imagegen.compat import CellAnswer
 from imagegen.core.text import shown
-from imagegen.spec.model import Cell
 
 _RULES: dict[StateName, tuple[str, str]] = {  # the answer of rules and metadata, and its colour
     "tested": ("no conflict", "green"),
@@ -46,96 +45,39 @@ def command(app: App, *, pattern: str | None, as_json: bool, github: bool) -> No
     mirror, or if a find-links directory or the store has the file.
     """
     if github:
-        chosen = (
-            app.matrix.select(pattern, single=True)
-            if pattern
-            else app.require_project_cells("imagegen matrix --github")
-        )
-        _print_github(app, [cell for cell in chosen if not cell.environments])
+        for name, jobs in ci_jobs(app.session, pattern).items():
+            click.echo(f"{name}={json.dumps({'include': jobs}) if jobs else ''}")
         return
-    cells = app.matrix.select(pattern or "*")
-    evaluated = app.cell_answers(cells)
-    answers = [_answer(app, cell, evaluated[cell.id]) for cell in cells]
+    statuses = cell_states.statuses(app.session, app.session.matrix.select(pattern or "*"))
+    rows = [_as_dict(status) for status in statuses]
     if as_json:
-        app.json([_as_dict(answer) for answer in answers])
+        app.json(rows)
         return
     table = Table("cell", "rules", "lock", "builds here", "reason", wraps=("builds here", "reason"))
-    for row in answers:
-        rules, colour = _RULES[row.state.name]
-        table.add_row(row.cell, Styled(rules, colour), row.lock, _builds(row), shown(row.state.reason))
+    for row in rows:
+        rules, colour = _RULES[row["state"]]
+        table.add_row(row["cell"], Styled(rules, colour), row["lock"], _builds(row), shown(row["reason"]))
     table.print(app.out)
 
 
-@dataclass(frozen=True)
-class _Answer:
-    """One row. `rules` is the verdict, `lock` one word; `missing` are addresses that a build needs and cannot reach."""
-
-    cell: str
-    rules: str
-    state: CellState
-    lock: str
-    missing: tuple[str, ...]
-
-
-def _answer(app: App, cell: Cell, answer: CellAnswer) -> _Answer:
-    locked = cell_states.read_lock(app, cell)
-    state = cell_states.state(app, cell, answer, locked)
-    word = "tested" if state.name == "tested" else cell_states.lock_state(app, cell, locked)
-    conflict = state.name == "conflict"
-    missing = () if conflict else cell_states.missing_here(app, cell, state, locked)
-    return _Answer(cell.id, "incompatible" if conflict else answer.answer, state, word, missing)
-
-
-def _builds(answer: _Answer) -> str:
-    if answer.state.name == "conflict":
+def _builds(row: Mapping[str, Any]) -> str:
+    """Return whether the cell of a row can be built here, or the first address that is missing."""
+    if row["state"] == "conflict":
         return "no"
-    first, *more_addresses = answer.missing or ("",)
+    first, *more_addresses = row["missing"] or ("",)
     suffix = f" and {len(more_addresses)} more" if more_addresses else ""
     return f"needs {shown(first)}{suffix}" if first else "yes"
 
 
-def _print_github(app: App, cells: Sequence[Cell]) -> None:
-    """Print the job matrices `cells` (of all cells) and `gpu` (of cells whose checks need a GPU), empty without a row.
-
-    Images without GPUs that differ only in the platform share a row with `platforms`, since their checks run under
-    emulation. Runners with GPUs have the labels self-hosted, gpu, and the family of the cell's newest GPU.
-    """
-    locked = [cell for cell in cells if app.lock_path(cell).exists()]
-    groups = {group[0].id: group for group in (_on_one_runner(app, cell, locked) for cell in locked)}
-    rows = [
-        {
-            "cell": group[0].id,
-            "image": group[0].image,
-            "gpu": bool(group[0].gpus),
-            "labels": _labels(group[0]),
-            "locks": "\n".join(f"locks/{cell.id}.toml" for cell in group),
-            "platforms": ",".join(cell.platform for cell in group) if len(group) > 1 else "",
-        }
-        for group in groups.values()
-    ]
-    for name, jobs in {"cells": rows, "gpu": [row for row in rows if row["gpu"]]}.items():
-        click.echo(f"{name}={json.dumps({'include': jobs}) if jobs else ''}")
-
-
-def _on_one_runner(app: App, cell: Cell, locked: Sequence[Cell]) -> tuple[Cell, ...]:
-    return (
-        (cell,)
-        if cell.gpus
-        else tuple(on_platform for on_platform in app.matrix.on_platforms(cell, "all") if on_platform in locked)
-    )
-
-
-def _labels(cell: Cell) -> list[str]:
-    return ["self-hosted", "gpu", cell.gpus[-1].family] if cell.gpus else ["ubuntu-24.04"]
-
-
-def _as_dict(answer: _Answer) -> dict[str, Any]:
+def _as_dict(status: CellStatus) -> dict[str, Any]:
+    state, is_conflict = status.state, status.state.name == "conflict"
+    missing = [] if is_conflict else list(status.missing)
     return {
-        "cell": answer.cell,
-        "state": answer.state.name,
-        "reason": answer.state.reason,
-        "rules": answer.rules,
-        "lock": answer.lock,
-        "buildable": answer.state.name != "conflict" and not answer.missing,
-        "missing": list(answer.missing),
+        "cell": status.cell.id,
+        "state": state.name,
+        "reason": state.reason,
+        "rules": "incompatible" if is_conflict else status.answer.answer,
+        "lock": "tested" if state.name == "tested" else status.lock_state,
+        "buildable": not is_conflict and not missing,
+        "missing": missing,
     }

@@ -6,15 +6,11 @@ from dataclasses import asdict
 
 import click
 
-from imagegen import mirror
-from imagegen.app.check_locks import require_unchanged_copies
+from imagegen.app.mirror_locks import mirror_locks
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.core.config import MIRROR_VARIABLE
-from imagegen.core.context import Context
 from imagegen.core.progress import human
 from imagegen.core.text import counted
-from imagegen.mirror import listing as mirror_listing
-from imagegen.oci.registry.mirror import place
 
 
 @click.command("mirror")
@@ -34,15 +30,7 @@ def command(app: App, *, cell: str, destination: str, as_json: bool) -> None:
     With IMAGEGEN_MIRROR=DIR|REPOSITORY, builds try the mirror first, and need no other source. Files that the mirror
     has are not copied again. If an image has several environments, the files of their locks are copied.
     """
-    at = place(destination, "--to")
-    listings: dict[str, mirror_listing.MirrorArtifact] = {}
-    for chosen in app.matrix.select(cell):
-        locked = app.fresh_lock(chosen)
-        require_unchanged_copies(app, chosen, locked)  # writes patches into the store
-        for part, lock in locked.by_cell(chosen):
-            mirror_listing.collect(lock, part.recipes, app.context_for(part))
-            listings |= {listing.name: listing for listing in mirror_listing.listings(lock, app.store)}
-    filled = mirror.fill(at, [*listings.values()], Context(app.store, app.settings, app.progress))
+    filled = mirror_locks(app.session, app.session.matrix.select(cell), destination)
     if as_json:
         app.json({**asdict(filled), "to": destination})
         return

@@ -8,22 +8,21 @@ from typing import Any
 
 import click
 
-from imagegen.app.comparison_facts import comparison_facts
+from imagegen.app.comparison import comparison_facts
 from imagegen.app.nightly import changes, sentences
 from imagegen.app.nightly.propose import Proposal
 from imagegen.app.nightly.run import CellOutcome
-from imagegen.app.nightly.update import update_locks
+from imagegen.app.nightly.update import locked_groups, update_locks
 from imagegen.app.publisher import Publisher, PublishOptions
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
-from imagegen.cli.options import builder_option, cells_by_index, platform_option
+from imagegen.cli.options import builder_option, platform_option
 from imagegen.cli.output import print_report
 from imagegen.cli.publish_command import key_option
 from imagegen.cli.table import Styled, Table
-from imagegen.core.errors import LockError, OptionConflictError
+from imagegen.core.errors import OptionConflictError
 from imagegen.core.text import shown
 from imagegen.lock.make.options import parse_cutoff
 from imagegen.run.smoke.report import SmokeFailed
-from imagegen.spec.model import Cell
 
 _COLOUR = {"failed": "red", "unchanged": "yellow"}
 
@@ -71,10 +70,10 @@ def command(
     if no_test and require_gpu:
         raise OptionConflictError("--require-gpu and --no-test exclude each other", fix="leave out one of the two")
     time = parse_cutoff(as_of)
-    groups = _locked(app, pattern, platform)
+    groups = locked_groups(app.session, pattern, platform)
     options = PublishOptions(test=not no_test, require_gpu=require_gpu, channel="nightly", builder=builder, key=key)
-    publisher = None if propose_only else Publisher(app, to, options)
-    outcomes = update_locks(app, groups, time, publisher)
+    publisher = None if propose_only else Publisher(app.session, to, options)
+    outcomes = update_locks(app.session, groups, time, publisher)
     if as_json:
         app.json([_as_dict(app, outcome) for outcome in outcomes])
     else:
@@ -83,26 +82,6 @@ def command(
     if failed:
         app.progress.say(f"{len(failed)} of {len(outcomes)} failed: {', '.join(failed)}")
     sys.exit(1 if failed else 0)
-
-
-def _locked(app: App, pattern: str | None, platform: str | None) -> list[tuple[Cell, ...]]:
-    """Return the matching cells that have a lock one by one, or with `platform` the cells of each index.
-
-    Raises LockError if no cell has a lock, or only a part of an index has one.
-    """
-    locked = app.matrix.all_cells if pattern else app.require_project_cells("imagegen nightly")
-    names = {cell.id for cell in locked if app.lock_path(cell).exists()}
-    chosen = cells_by_index(app, pattern or "*", platform)
-    groups = [group for group in chosen if any(cell.id in names for cell in group)]
-    unlocked = [cell for group in groups or chosen for cell in group if cell.id not in names]
-    if groups and not unlocked:
-        return groups
-    fix = "`imagegen lock {}` creates the first lock, which nightly updates start from"
-    if groups or len(chosen) == 1:
-        cell = unlocked[0].id
-        where = str(app.project / "locks" / f"{cell}.toml")
-        raise LockError(f"{cell} has no lock", code="lock-missing", where=where, fix=fix.format(cell))
-    raise LockError(f"no cell that matches {pattern} is locked", code="lock-missing", fix=fix.format(pattern))
 
 
 def _print(app: App, outcomes: tuple[CellOutcome, ...]) -> None:
@@ -135,7 +114,7 @@ def _remark(outcome: CellOutcome) -> str:
 
 
 def _moved(app: App, proposal: Proposal) -> list[str]:
-    return sentences.sentences(proposal, comparison_facts(app))
+    return sentences.sentences(proposal, comparison_facts(app.session.matrices))
 
 
 def _as_dict(app: App, outcome: CellOutcome) -> dict[str, Any]:

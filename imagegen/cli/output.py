@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import click
 
 from imagegen.cli.table import Styled, Table
 from imagegen.core import data
-from imagegen.core.errors import UsageError
+from imagegen.core.errors import SmokeError, UsageError
 from imagegen.core.progress import Output
 from imagegen.core.text import shown
 
@@ -61,3 +62,16 @@ def check_writable(file: Path) -> None:
         raise UsageError(
             "the report cannot be written", code="usage-output-unwritable", where=str(file), why=error.strerror
         ) from error
+
+
+@contextmanager
+def failed_checks_printed(output: Output) -> Iterator[None]:
+    """Print the report of smoke checks that fail in the context."""
+    try:
+        yield
+    except SmokeError as error:
+        from imagegen.run.smoke.report import SmokeFailed  # late, because few builds fail so
+
+        if isinstance(error, SmokeFailed):
+            print_report(output, error.report)
+        raise

@@ -12,14 +12,13 @@ from imagegen.app.publish import PublishedImage, publish_images
 from imagegen.app.publish_plan import plan_publish
 from imagegen.app.publisher import KEY_VARIABLE, Publisher, PublishOptions
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
-from imagegen.cli.options import builder_option, cells_by_index, platform_option
-from imagegen.cli.output import print_report
+from imagegen.cli.options import builder_option, platform_option
+from imagegen.cli.output import failed_checks_printed
 from imagegen.core.errors import OptionConflictError
 from imagegen.core.types import Compression
 from imagegen.lock.model import Lock
 from imagegen.publish.plan import lines
 from imagegen.publish.tags import CHANNELS, COMPRESSIONS, Channel
-from imagegen.run.smoke.report import SmokeFailed
 from imagegen.spec.model import Cell
 
 key_option = click.option(
@@ -89,9 +88,9 @@ def command(
         builder=builder,
         key=key,
     )
-    publisher = Publisher(app, to, options)
-    groups = cells_by_index(app, cell, platform)
-    chosen = [[(chosen_cell, app.fresh_lock(chosen_cell)) for chosen_cell in group] for group in groups]
+    publisher = Publisher(app.session, to, options)
+    groups = app.session.matrices.select_groups(cell, platform)
+    chosen = [[(chosen_cell, app.session.lock_files.fresh(chosen_cell)) for chosen_cell in group] for group in groups]
     results: list[dict[str, Any]] = []
     for group in chosen:
         if dry_run:
@@ -110,11 +109,8 @@ def command(
 
 
 def _publish(app: App, publisher: Publisher, cells: Sequence[tuple[Cell, Lock]]) -> tuple[PublishedImage, ...]:
-    try:
+    with failed_checks_printed(app.console):
         published = publish_images(publisher, cells)
-    except SmokeFailed as error:
-        print_report(app.console, error.report)
-        raise
     first = published[0]
     name, tagged = first.repository, first.index or first.digest
     for image in published:

@@ -7,14 +7,9 @@ from pathlib import Path
 
 import click
 
-from imagegen.app.check_locks import require_unchanged_copies
+from imagegen.app.render import render_cells, write_folders
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
-from imagegen.core.errors import EngineError, OptionConflictError, PackagesGoneError
-from imagegen.engine import Engine
-from imagegen.image import dockerfile as recipe
-from imagegen.lock import local_tags
-from imagegen.lock.model import Lock
-from imagegen.spec.model import Cell
+from imagegen.core.errors import OptionConflictError
 
 _ONE_JOB = (
     "NOTE: for %s, the printed command compiles one file at a time; "
@@ -44,45 +39,18 @@ def command(app: App, *, cell: str, output: Path | None, scratch_base: bool, as_
     if scratch_base and output is None:
         raise OptionConflictError("--scratch-base is for the base that -o writes", fix="add -o DIR")
     results: list[dict[str, str]] = []
-    targets: dict[str, recipe.Rendered] = {}
-    for chosen in app.matrix.select(cell, single=True):
-        lock = app.fresh_lock(chosen)
-        if output is None:
-            text = recipe.render(lock, local_tags(lock)[0]).dockerfile
-            results.append({"cell": chosen.id, "dockerfile": text})
+    if output is None:
+        for cell_id, text in render_cells(app.session, cell):
+            results.append({"cell": cell_id, "dockerfile": text})
             if not as_json:
                 click.echo(text.encode(), nl=False)  # UTF-8 anywhere
-            continue
-        directory = output / chosen.id
-        try:
-            rendered = _write(app, chosen, directory, lock)
-        except PackagesGoneError as error:
-            if not scratch_base:
-                raise
-            rendered = _write(app, chosen, directory, app.scratch_lock(chosen, lock, error))
-        targets[chosen.id] = rendered
-        recipe.write_bake(output, targets)  # for each cell, because the next one may fail
-        line = _line(app, rendered.arguments)
-        if lock.builds:
-            app.progress.say(_ONE_JOB % ", ".join(f"{build.name} {build.version}" for build in lock.builds))
-        results.append({"cell": chosen.id, "directory": str(directory), "command": line})
-        if not as_json:
-            app.progress.say(f"{directory} has all files of a plain build; build it with")
-            click.echo(f"(cd {shlex.quote(str(directory))} && {line})")
+    else:
+        for folder in write_folders(app.session, cell, output, scratch_base=scratch_base):
+            if folder.builds:
+                app.progress.say(_ONE_JOB % ", ".join(f"{build.name} {build.version}" for build in folder.builds))
+            results.append({"cell": folder.cell, "directory": str(folder.directory), "command": folder.command})
+            if not as_json:
+                app.progress.say(f"{folder.directory} has all files of a plain build; build it with")
+                click.echo(f"(cd {shlex.quote(str(folder.directory))} && {folder.command})")
     if as_json:
         app.json(results)
-
-
-def _write(app: App, cell: Cell, directory: Path, lock: Lock) -> recipe.Rendered:
-    require_unchanged_copies(app, cell, lock)
-    rendered = recipe.render(lock, local_tags(lock)[0])
-    recipe.write(rendered, lock, cell.recipes, directory, app.context_for(cell))
-    return rendered
-
-
-def _line(app: App, arguments: str) -> str:
-    try:
-        with Engine.connect(app.settings) as engine:
-            return engine.buildx_line(arguments)
-    except EngineError:  # the build may be for another machine
-        return f"docker buildx {arguments}"

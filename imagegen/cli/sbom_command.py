@@ -26,7 +26,11 @@ def command(app: App, *, cell: str, output: Path | None) -> None:
     The document names the image by its digest, which comes from the lock's record or from an earlier build. Licences of
     wheels that the store has not scanned are read from the index. Nothing is built or published.
     """
-    chosen = app.matrix.select_one(cell)
-    lock, _ = with_local_wheels(app.fresh_lock(chosen), app.store)
-    document = sbom(lock, known_digest(app, chosen, lock), read_known_licences(lock, app.context_for(chosen)))
+    chosen = app.session.matrix.select_one(cell)
+    lock, _ = with_local_wheels(app.session.lock_files.fresh(chosen), app.project.store)
+    document = sbom(
+        lock,
+        known_digest(app.session.lock_files, chosen, lock),
+        read_known_licences(lock, app.project.context_for(chosen)),
+    )
     write_document(output, document)

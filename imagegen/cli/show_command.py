@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from imagegen.app import unlocked
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.cli.table import Styled, Table, print_styled
-from imagegen.core.errors import LockError
 from imagegen.core.progress import human
 from imagegen.core.text import counted
 from imagegen.lock import local_tags
@@ -22,7 +22,10 @@ from imagegen.lock.model import LOCAL, Lock, LockedBuild, LockedCopy, LockedGit,
 from imagegen.spec.model import Cell
 
 if TYPE_CHECKING:
-    from imagegen.image.layers import Size
+    pass
+
+if TYPE_CHECKING:
+    from imagegen.app.weights import Weight
 
 _FEW = 5  # dependent packages in a row of the table; cells in a message
 
@@ -38,13 +41,15 @@ def command(app: App, *, cell: str, size: bool, as_json: bool) -> None:
     If CELL matches several cells, the locked ones are shown and the others are listed. If no cell is locked, the
     requirements of the first are shown, with its state and the addresses that a build lacks; the exit code is 67.
     """
-    selected = app.matrix.select(cell)
-    locked = [chosen_cell for chosen_cell in selected if app.has_lock(chosen_cell)] or selected[:1]
-    if not (size or as_json or app.has_lock(locked[0])):
+    selected = app.session.matrix.select(cell)
+    locked = [chosen_cell for chosen_cell in selected if app.session.lock_files.has(chosen_cell)] or selected[:1]
+    if not (size or as_json or app.session.lock_files.has(locked[0])):
         _show_unlocked(app, locked[0])
-    locks = [(chosen, app.fresh_lock(chosen)) for chosen in locked]
+    locks = [(chosen, app.session.lock_files.fresh(chosen)) for chosen in locked]
     if size:
-        weights = [_weight(app, lock) for _, lock in locks]
+        from imagegen.app.weights import weigh  # late, because only sizes need the readers of wheels and the engine
+
+        weights = [weigh(app.session, lock) for _, lock in locks]
         if as_json:
             app.json([dataclasses.asdict(weight) for weight in weights])
         else:
@@ -89,10 +94,11 @@ def _show_environments(app: App, cell: Cell, lock: Lock) -> None:
 
 def _show_unlocked(app: App, cell: Cell) -> None:
     """Print the state and the requirements of a cell without a lock."""
-    from imagegen.app import cell_states, states, unlocked  # late, because a locked cell needs neither
+    from imagegen.app import cell_states, states  # late, because a locked cell needs neither
 
     _show_header(app, cell)
-    state = cell_states.state(app, cell, app.cell_answers([cell])[cell.id], None)
+    (status,) = cell_states.statuses(app.session, [cell])
+    state = status.state
     app.out.print(f"{state.name}: {state.reason or states.MEANINGS[state.name]}")
     if cell.environments:
         table = Table("environment", "cell", "why", wraps=("why",))
@@ -109,10 +115,14 @@ def _show_unlocked(app: App, cell: Cell) -> None:
         app.out.print(f"{declaration}  ({because})")
     for variable in cell.env:
         app.out.print(f"{variable.name}={variable.value}  ({variable.because})")
-    for address in cell_states.missing_here(app, cell, state, None):
+    for address in status.missing:
         app.out.print(f"not available here: {address}")
-    cells = app.matrix.cells()
-    has_lock = {other_cell.id for other_cell in cells if other_cell.image == cell.image and app.has_lock(other_cell)}
+    cells = app.session.matrix.cells()
+    has_lock = {
+        other_cell.id
+        for other_cell in cells
+        if other_cell.image == cell.image and app.session.lock_files.has(other_cell)
+    }
     for name in unlocked.nearest(cell, cells, has_lock)[:_FEW]:
         app.out.print(f"locked cell of the same image: {name}")
 
@@ -147,7 +157,7 @@ def _show(app: App, cell: Cell, lock: Lock) -> None:
             app.out.print(f"  {name}  ({because})")
     for variable in lock.env:
         app.out.print(f"{variable.name}={variable.value}  ({variable.because})")
-    for line in (*_config(lock), *_declared(cell)):
+    for line in (*_config(lock), *(f"{text}  ({because})" for text, because in unlocked.decisions(cell))):
         app.out.print(line)
 
 
@@ -166,45 +176,11 @@ def _files(copy: LockedCopy) -> str:
     return f"{counted(len(copy.files), 'file')}, {human(sum(file.size for file in copy.files))}"
 
 
-def _declared(cell: Cell) -> Iterator[str]:
-    """Yield the omissions, overrides and accepted rules of the cell, with their reasons."""
-    yield from (f"without {name}  ({because})" for name, because in cell.omits.items())
-    yield from (f"{override}  ({override.reason})" for override in cell.overrides)
-    yield from (f"against rule {name}  ({because})" for name, because in cell.accepts.items())
-
-
 def _why(package: LockedWheel | LockedBuild) -> str:
     """Return the reason for a package and its file. Only some dependent packages are named; JSON has all."""
     few = package if len(package.via) <= _FEW else dataclasses.replace(package, via=package.via[:_FEW])
     suffix = "" if few is package or package.because else f" and {len(package.via) - _FEW} more"
     return f"{reason(few)}{suffix}" + (f" ({package.choice})" if package.choice else "")
-
-
-@dataclasses.dataclass(frozen=True)
-class Weight:
-    """Sizes in bytes. `shared` maps another cell's id to the number and the size of common layers."""
-
-    cell: str
-    layers: tuple[Size, ...]
-    packages: tuple[Size, ...]
-    shared: dict[str, tuple[int, int]]
-
-
-def _weight(app: App, lock: Lock) -> Weight:
-    # late, because they import the readers of wheels and the engine, which only sizes need
-    from imagegen.image.layers import Size, layer_sizes, package_sizes, shared
-    from imagegen.wheels.wheelhouse import with_local_wheels
-
-    other_locks = []
-    for cell in app.matrix.cells():
-        try:
-            other_lock = app.find_lock(cell) if cell.id != lock.cell else None
-        except LockError:
-            continue  # `imagegen list` reports broken locks
-        other_locks += [other_lock] if other_lock else []
-    known_lock, lacking = with_local_wheels(lock, app.store)
-    packages = package_sizes(known_lock, app.store) + tuple(Size(build.name, None, None) for build in lacking)
-    return Weight(lock.cell, layer_sizes(known_lock, app.store, whole=not lacking), packages, shared(lock, other_locks))
 
 
 def _show_weight(app: App, weight: Weight) -> None:

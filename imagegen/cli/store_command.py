@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict
 
 import click
 
+from imagegen.app.store import WHEELHOUSE, collect_garbage, find_owners
 from imagegen.cli.app import App, json_option, pass_app
 from imagegen.cli.groups import CommandGroup
-from imagegen.core.errors import FetchError, LockError, StoreError
 from imagegen.core.progress import human
-from imagegen.core.store import images, upkeep
-from imagegen.image import inputs
-from imagegen.image.inventory.subjects import blobs
-from imagegen.spec.model import Cell
-from imagegen.wheels.wheelhouse import contents
-
-_WHEELHOUSE = "the wheelhouse"  # among cells, as an owner of blobs
+from imagegen.core.store import upkeep
 
 
 @click.group("store", cls=CommandGroup)
@@ -33,19 +26,19 @@ def command() -> None:
 @pass_app
 def check(app: App, *, repair: bool, as_json: bool) -> None:
     """Read every blob and name the damaged ones; exit code 1 when there are any."""
-    owners = _owners(app)  # before removal, because a removed manifest cannot be read
-    damaged = upkeep.check(app.store, app.progress, repair=repair)
+    owners = find_owners(app.session)  # before removal, because a removed manifest cannot be read
+    damaged = upkeep.check(app.project.store, app.progress, repair=repair)
     if as_json:
         app.json([{"digest": digest, "part_of": owners.get(digest, {})} for digest in damaged])
     for digest in damaged:
         app.progress.say(f"damaged{' and removed' if repair else ''}: {_described(owners.get(digest, {}))}")
-        app.progress.say(f"  {app.store.path(digest)}: its bytes have another sha256")
+        app.progress.say(f"  {app.project.store.path(digest)}: its bytes have another sha256")
     again = sorted({cell for digest in damaged for cell in owners.get(digest, {})})
     if damaged and not repair:
         app.progress.say("fix: `imagegen store check --repair` removes them")
     if again:
         commands = ", ".join(
-            "`imagegen wheels build`" if owner == _WHEELHOUSE else f"`imagegen build {owner}`" for owner in again
+            "`imagegen wheels build`" if owner == WHEELHOUSE else f"`imagegen build {owner}`" for owner in again
         )
         app.progress.say(f"{commands} builds or fetches them again")
     if not as_json:
@@ -61,35 +54,11 @@ def gc(app: App, *, as_json: bool) -> None:
 
     Builds may run at the same time. Compiled wheels are kept; `imagegen wheels gc` removes them.
     """
-    required = [digest for cell in app.matrix.cells() for digest in _locked(app, cell)]
-    freed = upkeep.collect(app.store, [*required, *contents(app.store)])
+    freed = collect_garbage(app.session)
     if as_json:
         app.json({"freed": freed})
     else:
         app.progress.say(f"freed {human(freed)}")
-
-
-def _locked(app: App, cell: Cell) -> dict[str, str]:
-    """Return the digests of all files that the cell's lock names and of the scans of its wheels, with descriptions."""
-    lock = app.find_lock(cell)
-    return inputs.contents(lock) | blobs(lock, app.store) if lock else {}
-
-
-def _owners(app: App) -> dict[str, dict[str, str]]:
-    """Return digest -> cell -> description, from the locks and the images of the store."""
-    owners: dict[str, dict[str, str]] = {}
-    for name, digest in images.images(app.store).items():
-        with suppress(FetchError, StoreError):  # the manifest or config is missing
-            for part, use in images.parts(app.store, digest).items():
-                owners.setdefault(part, {})[name] = use
-        owners.setdefault(digest, {})[name] = "manifest"
-    for cell in app.matrix.cells():
-        with suppress(LockError):  # `list` reports a broken lock
-            for part, use in _locked(app, cell).items():
-                owners.setdefault(part, {})[cell.id] = use
-    for part, use in contents(app.store).items():
-        owners.setdefault(part, {})[_WHEELHOUSE] = use
-    return owners
 
 
 def _described(uses: Mapping[str, str]) -> str:
@@ -107,7 +76,7 @@ def _described(uses: Mapping[str, str]) -> str:
 @pass_app
 def size(app: App, *, as_json: bool) -> None:
     """Print the disk space of the store."""
-    sizes = upkeep.sizes(app.store)
+    sizes = upkeep.sizes(app.project.store)
     fields = {**asdict(sizes), "total": sizes.total}
     if as_json:
         app.json(fields)

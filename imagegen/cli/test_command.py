@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from pathlib import Path
 
 import click
 
+from imagegen.app.build import run_checks
 from imagegen.checks.smoke.table import applicable
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.cli.numerics_tables import measured_numerics
 from imagegen.cli.output import check_writable, print_lines, print_report
-from imagegen.core.errors import EngineError, SmokeError, UsageError
-from imagegen.engine import Engine
-from imagegen.lock import local_tags
-from imagegen.lock.model import Lock
+from imagegen.core.errors import SmokeError, UsageError
 from imagegen.run import numerics
-from imagegen.run.smoke import report as smoke
-from imagegen.run.smoke import runner as smoke_checks
 from imagegen.run.smoke.report import SmokeReport
 from imagegen.run.smoke.runner import parts
 from imagegen.spec.model import Cell
@@ -38,33 +33,19 @@ def command(app: App, *, cell: str, as_json: bool, junit: Path | None, require_g
 
     If an image has several environments, the checks of each run in it; --numerics rejects such images.
     """
-    chosen = app.matrix.select_one(cell, single=measure)
-    lock = app.fresh_lock(chosen)
+    chosen = app.session.matrix.select_one(cell, single=measure)
+    lock = app.session.lock_files.fresh(chosen)
     names = numerics.CHECKS if measure else ()
     if not applicable(parts(lock), names):
         raise UsageError(f"{chosen.id} has no numerics to measure", code="usage-no-numerics", why="it has no torch")
     if junit:
         check_writable(junit)
-    image, report = _run(app, chosen, lock, names, require_gpu=require_gpu)
+    image, report = run_checks(app.project, chosen, lock, names, require_gpu=require_gpu)
     if measure:
-        numerics.remember(app.store, image, report)
+        numerics.remember(app.project.store, image, report)
     if junit:
         junit.write_text(report.junit(chosen.id), encoding="utf-8")
     present_report(app, chosen, report, as_json=as_json)
-
-
-def _run(
-    app: App, cell: Cell, lock: Lock, names: Collection[str], *, require_gpu: bool
-) -> tuple[str, smoke.SmokeReport]:
-    """Run the checks in `names`, or all default checks. Returns the image's digest and the report."""
-    tag = local_tags(lock)[1]
-    with Engine.connect(app.settings, app.progress) as engine:
-        image = engine.image_digest(tag)
-        if image is None:
-            raise EngineError(f"{tag} is not in Docker", code="engine-no-image", fix=f"`imagegen build {cell.id}`")
-        return image, smoke_checks.run(
-            engine, tag, lock, cell.declarations, require_gpu=require_gpu, progress=app.progress, only=names
-        )
 
 
 def present_report(app: App, cell: Cell, report: SmokeReport, *, as_json: bool) -> None:

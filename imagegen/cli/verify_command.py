@@ -2,39 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, replace
-from functools import partial
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from imagegen.app.check_locks import require_unchanged_copies
-from imagegen.app.comparison import NO_SIGNER, known_names, verify_image
+from imagegen.app.verification import REBUILD, VerifyOptions, verify
 from imagegen.cli.app import App, json_option, pass_app
-from imagegen.compare import rebuild, references
-from imagegen.compare.verdict import ImageVerdict, StepResult, StepStatus
-from imagegen.compare.verify import VerificationOptions, VerifiedImage
-from imagegen.core.errors import LockError, UsageError
-from imagegen.core.net import Client
+from imagegen.compare.verdict import ImageVerdict
 from imagegen.core.text import shown
-from imagegen.image.inventory.archive import piped
-from imagegen.lock.file import dumps_attached
-from imagegen.oci import registry
-from imagegen.oci.registry.layout_repository import LayoutRepository
-from imagegen.publish.tags import contradiction
-from imagegen.trust import project as projects
-from imagegen.trust.project import Key, Project
-
-if TYPE_CHECKING:
-    from imagegen.compare.image_bytes import ReadImage
-    from imagegen.image.inventory.layers import Stream
-    from imagegen.lock.model import Lock
-    from imagegen.spec.model import Cell
-
-_REBUILD = "rebuild"  # name of the step
 
 
 @click.command("verify")
@@ -86,36 +63,12 @@ def command(
     Only that registry is queried, and for a rebuild the hosts that the verified lock names. For an image index, the
     image of each platform is verified.
     """
-    references.check_image(reference, partial(known_names, app))
-    project = Project(keys=tuple(Key(str(key), key) for key in keys)) if keys else projects.load(app.project)
-    with Client(app.settings) as client:
-        source, requested = references.locate(reference, app.store, client, app.settings)
-        demands = VerificationOptions(
-            cell,
-            None if isinstance(source, LayoutRepository) else partial(_contradiction, app, reference),
-            require_signature,
-        )
-        verified = verify_image(
-            reference,
-            source,
-            requested,
-            client,
-            app.progress,
-            project,
-            layers=not no_layers,
-            demands=demands,
-            no_signer="none of the keys of --key" if keys else NO_SIGNER,
-        )
-        verdict = verified.verdict
+    options = VerifyOptions(keys, cell, require_signature, not no_layers, again, unsigned)
+    step = None  # all of them, then the rebuild
+    for verdict in verify(app.session, reference, options):
         if not as_json:
-            _print_steps(verdict)
-        if again or unsigned:
-            refused = partial(
-                _refusal, app, verdict, signers=bool(project.keys or project.identities), unsigned=unsigned
-            )
-            verdict = _with_rebuild(app, verified, source, client, refused)
-            if not as_json:
-                _print_steps(verdict, _REBUILD)
+            _print_steps(verdict, step)
+        step = REBUILD
     if as_json:
         app.json(_as_dict(verdict) | {"reference": reference, "good": verdict.good, "verdict": verdict.sentence})
     else:
@@ -131,93 +84,6 @@ def _print_steps(verdict: ImageVerdict, name: str | None = None) -> None:
     for platform, image in verdict.platforms.items():
         click.echo(shown(f"{platform}:"))
         _print_steps(image, name)
-
-
-def _with_rebuild(
-    app: App,
-    verified: VerifiedImage,
-    source: references.ImageLocation,
-    client: Client,
-    refused: Callable[[VerifiedImage], str | None],
-) -> ImageVerdict:
-    """Return the verdict with a step about the rebuild of each image; `refused` returns why it is not permitted."""
-    verdict, images = verified.verdict, verified.platforms.items()
-    if images:
-        return replace(
-            verdict,
-            platforms={platform: _with_rebuild(app, image, source, client, refused) for platform, image in images},
-        )
-    why = refused(verified)
-    if why is None and verified.image and verified.lock:
-        step = _rebuild(app, verified.image, verified.lock, source, client)
-    else:
-        step = StepResult(_REBUILD, StepStatus.NOT_DONE, why or "there is no lock")
-    return replace(verdict, steps=(*verdict.steps, step))
-
-
-def _refusal(app: App, verdict: ImageVerdict, verified: VerifiedImage, *, signers: bool, unsigned: bool) -> str | None:
-    """Return why the lock of an image may not be built, and how to permit it; None if it may be built.
-
-    `verdict` covers all verified images, also of the index. With trusted signers (`signers`), one of them must attest
-    the lock. Otherwise it must be the project's, or the user accepts the code of any author (`unsigned`).
-    """
-    if verdict.wrong or verified.lock is None:
-        return f"only the lock of an image without a failed step is built ({verdict.wrong_names} failed)"
-    if signers:
-        return None if verified.signer else "no trusted signer attests the lock"
-    cell = verified.lock.cell
-    with suppress(UsageError, LockError):  # it is not a cell of this project, or its lock cannot be read
-        locked = app.find_lock(app.matrix.select_one(cell))
-        if locked and dumps_attached(locked) == dumps_attached(verified.lock):
-            return None
-    why = f"no trusted signer is named, and the lock is not this project's lock of {cell}"
-    fix = "name its signer with --key or in publish.yaml, or run the code that the lock names with --rebuild-unsigned"
-    return None if unsigned else f"{why}; {fix}"
-
-
-def _contradiction(app: App, reference: str, locks: Sequence[Lock]) -> str | None:
-    """Return why publishing would not give the locks' images this reference; None if it would."""
-    name, lock = registry.parse(reference), locks[0]
-    if name.repository.rpartition("/")[2] != lock.image:
-        fix = f"--cell {lock.cell} allows it"
-        return f"publishing puts it into a repository named {lock.image}, not {name.repository} ({fix})"
-    if name.tag is None or name.digest or lock.image not in app.matrix.defaults:
-        return None
-    (default,) = app.matrix.select(lock.image)
-    return contradiction(name.tag, locks, [cell for cell in app.matrix.all_cells if cell.image == lock.image], default)
-
-
-def _rebuild(
-    app: App, published: ReadImage, lock: Lock, source: references.ImageLocation, client: Client
-) -> StepResult:
-    cell: Cell | None
-    try:
-        cell = app.matrix.select_one(lock.cell)
-        settings = app.settings_for(cell)
-        if [environment.name for environment in cell.environments] != [
-            environment.name for environment in lock.environments if environment.name
-        ]:
-            cell = None  # the environments of the matrix have changed, so its recipes may not fit the lock
-    except UsageError:  # a cell of another project has the indexes of the environment
-        cell, settings = None, app.settings
-    gpus = tuple(app.matrix.gpus.values())
-    if cell:
-        with suppress(LockError):  # if the project's files have changed, a mirror may have the lock's
-            require_unchanged_copies(app, cell, lock)
-
-    @contextmanager
-    def open_published(digest: str, size: int) -> Iterator[Stream]:
-        with piped(partial(source.stream, digest, size), client.close) as stream:
-            yield stream
-
-    with ExitStack() as stack:
-        rebuilt_image = stack.enter_context(rebuild.rebuild_image(lock, app.store, settings, app.progress, cell, gpus))
-        whole, image, store = rebuilt_image
-        comparison = rebuild.compare(published, whole, image, open_published, lambda digest, _: store.open(digest))
-    same = comparison.level in (rebuild.Level.MANIFEST, rebuild.Level.CONTENTS)
-    return StepResult(
-        _REBUILD, StepStatus.PASS if same else StepStatus.FAIL, f"{comparison.sentence} ({comparison.digest})"
-    )
 
 
 def _as_dict(verdict: ImageVerdict) -> dict[str, Any]:

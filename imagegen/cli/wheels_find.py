@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from packaging.utils import canonicalize_name
-from packaging.version import Version
 
-from imagegen import lock
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.cli.table import Table
-from imagegen.core.errors import UsageError
-from imagegen.core.net import Client
-from imagegen.core.text import counted, did_you_mean, shown
-from imagegen.lock.model import Lock
-from imagegen.spec.model import Cell, Component, Requirement
+from imagegen.core.text import counted, shown
+from imagegen.spec.model import Cell
 from imagegen.spec.recipe import Recipe
-from imagegen.wheels import catalogue
-from imagegen.wheels.find import Candidate, WheelRequirement, find, unreachable
+from imagegen.wheels.find import Candidate, unreachable
 from imagegen.wheels.offers import WheelSource
-from imagegen.wheels.search import candidate_places, index_listing, need_of, version_of
 from imagegen.wheels.throttle import CORES, BuildJob, duration, estimate
+
+if TYPE_CHECKING:
+    from imagegen.app.find_wheel import WheelSearch
 
 
 @click.command("find")
@@ -40,127 +33,28 @@ def find_wheels(app: App, *, component: str, pattern: str, as_json: bool) -> int
     COMPONENT==VERSION searches that version instead of the cell's. Candidates are listed in search order; a file with a
     compatible name is fetched, hashed and audited, until one passes. Nothing is compiled, and no lock is changed.
     """
-    name, version = _parse_component(component)
-    wanted, cell = _component(app, name), app.matrix.select_one(pattern, single=True)
-    catalogue_data = app.wheel_catalogue
-    need, note = _need(app, wanted, version, cell, catalogue_data)
-    if note:
-        app.progress.say(note)
-    settings = app.settings_for(cell)
-    with Client(settings) as client:
-        alias = next(
-            (requirement.index for requirement in cell.requirements if requirement.component.name == wanted.name), None
-        )
-        alias = alias or wanted.index.get(cell.cuda, "pypi")
-        index = index_listing(alias, wanted.package, settings, client)
-        sources = candidate_places(catalogue_data, index, settings, app.store, client, app.progress)
-        from imagegen.audit.readers import loose_wheels  # late, because it imports the readers of wheels
+    from imagegen.app.find_wheel import find_wheel  # late, because it imports the readers of wheels
 
-        results = find(need, sources, partial(loose_wheels.audit_wheel, gpus=cell.gpus, torch=need.torch))
-    chosen = next((candidate for candidate in results if candidate.fits), None)
+    search = find_wheel(app.session, component, pattern)
     if as_json:
-        app.json(_as_dict(wanted, cell, need, results, chosen))
+        app.json(_as_dict(search))
     else:
-        _print(app, wanted, cell, need, results, chosen)
-    return 0 if chosen else 1
+        _print(app, search)
+    return 0 if search.choice else 1
 
 
-def _parse_component(text: str) -> tuple[str, str | None]:
-    """Parse NAME or NAME==VERSION, with a normalized name. Raises UsageError for other requirements."""
-    name, pinned, version = text.partition("==")
-    try:
-        return canonicalize_name(name.strip(), validate=True), str(Version(version)) if pinned else None
-    except ValueError as error:
-        fix = "name a component, or a version of it as NAME==VERSION"
-        raise UsageError(
-            f'"{text}" is neither a component nor one with a version', code="usage-invalid-value", fix=fix
-        ) from error
-
-
-def _component(app: App, word: str) -> Component:
-    """Return a component by its name or its package's. Raises UsageError if there is none, or if it is not compiled."""
-    components = app.matrix.components
-    component = next(
-        (item for item in components.values() if word in (canonicalize_name(item.name), item.package)), None
-    )
-    compiled = sorted(item.name for item in components.values() if item.compiled)
-    if component is None:
-        fix = did_you_mean(word, components) or f"those that need a compiler are {', '.join(compiled)}"
-        raise UsageError(f'there is no component "{word}"', code="usage-unknown-component", fix=fix)
-    if not component.compiled:
-        why = "its index has wheels of every release, and the lock takes a compatible one"
-        variants = [name for name in compiled if name.startswith(f"{component.name}-")]
-        fix = f"name {', '.join(variants)}, which needs one" if variants else f"name one of {', '.join(compiled)}"
-        raise UsageError(f"{component.name} needs no compiler", code="usage-not-compiled", why=why, fix=fix)
-    return component
-
-
-def _need(
-    app: App, component: Component, wanted: str | None, cell: Cell, catalogue_data: catalogue.Catalogue
-) -> tuple[WheelRequirement, str | None]:
-    """Return the cell's requirement. If it is not the lock's, return a sentence about the version as well."""
-    locked = app.find_lock(cell)
-    if locked and (lock.stale(locked, cell) or lock.contradictions(locked, cell)):
-        locked = None
-    recipe = app.matrix.recipes.get(component.name)
-    if cell.cuda_version is None and (recipe is None or recipe.architectures):
-        why = f"{component.name} is compiled for GPUs"
-        raise UsageError(
-            f"{cell.id} is only for the CPU", code="usage-no-gpu-cell", why=why, fix="name a cell with CUDA"
-        )
-    version = _locked_version(component, locked)
-    if wanted and wanted != version:
-        note = f"{cell.id} would get this with {component.name} {wanted}"
-        return need_of(component, wanted, cell, locked, recipe), note
-    if version:
-        return need_of(component, version, cell, locked, recipe), None
-    requested = _requirement(component, cell)
-    other = (
-        None
-        if requested
-        else next((sibling for sibling in app.matrix.cells() if _is_sibling(sibling, cell, component)), None)
-    )
-    model = requested or (_requirement(component, other) if other else None)
-    version = version_of(component, model.specifier if model else "", recipe, catalogue_data)
-    need = need_of(component, version, cell, locked, recipe)
-    if requested:
-        return need, None
-    because = f"the version of {other.id}" if other else "the newest known version"
-    return need, f"{cell.id} has no {component.name}; it would get this with {version}, {because}"
-
-
-def _locked_version(component: Component, locked: Lock | None) -> str | None:
-    versions = {wheel.name: wheel.version for wheel in locked.wheels} if locked else {}
-    versions |= {build.name: build.version for build in locked.builds} if locked else {}
-    version = versions.get(component.package)
-    return Version(version).public if version else None  # a local label identifies the file
-
-
-def _requirement(component: Component, cell: Cell) -> Requirement | None:
-    return next(
-        (requirement for requirement in cell.requirements if requirement.component.name == component.name), None
-    )
-
-
-def _is_sibling(other: Cell, cell: Cell, component: Component) -> bool:
-    """Return whether `other` differs from the cell only in one axis and has the component."""
-    differing = [axis for axis, value in cell.axes.items() if other.axes.get(axis) != value]
-    return other.image == cell.image and len(differing) <= 1 and _requirement(component, other) is not None
-
-
-def _as_dict(
-    component: Component, cell: Cell, need: WheelRequirement, results: Sequence[Candidate], chosen: Candidate | None
-) -> dict[str, Any]:
+def _as_dict(search: WheelSearch) -> dict[str, Any]:
+    need, choice = search.need, search.choice
     return {
-        "component": component.name,
+        "component": search.component.name,
         "version": need.version,
-        "cell": cell.id,
+        "cell": search.cell.id,
         "python": need.python,
         "platform": need.platform,
         "torch": need.torch,
         "cuda": need.cuda,
-        "candidates": [_row(candidate) for candidate in results],
-        "choice": _row(chosen) if chosen else None,
+        "candidates": [_row(candidate) for candidate in search.candidates],
+        "choice": _row(choice) if choice else None,
     }
 
 
@@ -184,14 +78,9 @@ def _duration(recipe: Recipe, cell: Cell) -> str:
     return f" of about {duration(seconds)} on {CORES} cores" if seconds else ""
 
 
-def _print(
-    app: App,
-    component: Component,
-    cell: Cell,
-    need: WheelRequirement,
-    results: Sequence[Candidate],
-    chosen: Candidate | None,
-) -> None:
+def _print(app: App, search: WheelSearch) -> None:
+    component, cell, need, results = search.component, search.cell, search.need, search.candidates
+    chosen = search.choice
     target = f"Python {need.python}, torch {need.torch or 'none'}, CUDA {need.cuda or 'none'}"
     click.echo(f"{component.name} {need.version} for {cell.id}: {target}")
     unreachable_wheels = unreachable(results)
@@ -201,7 +90,7 @@ def _print(
         )
         for candidate in unreachable_wheels:
             click.echo(shown(f"  {candidate.where}"))
-        time = _duration(app.matrix.recipes[component.name], cell)
+        time = _duration(app.session.matrix.recipes[component.name], cell)
         click.echo(f"without it, the lock has a source build{time}; a directory in PIP_FIND_LINKS can provide it")
     table = Table("file", "fits", "place", "why", wraps=("why",))
     # Files of one source that are rejected for one reason share a row; JSON has each.

@@ -21,9 +21,10 @@ from imagegen.compat.knowledge_files import KnowledgeFiles
 from imagegen.compat.model_types import model_type_summary
 from imagegen.core.compiled import ResultCache, TreeResults
 from imagegen.core.config import Settings
+from imagegen.core.context import Context
 from imagegen.core.data import shipped
 from imagegen.core.errors import ImagegenError, UsageError
-from imagegen.core.progress import Progress, Quiet
+from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.core.text import shown
 from imagegen.spec.cells import Matrix
@@ -39,7 +40,6 @@ class ShippedSources:
         results = TreeResults(ResultCache(None), [shipped("matrices"), shipped("wheels")])
         self.knowledge_files = KnowledgeFiles(results)
         self.matrix: Matrix = load(results.directories)
-        self.progress: Progress = Quiet()
 
     @cached_property
     def knowledge(self) -> Knowledge:
@@ -53,12 +53,9 @@ class ShippedSources:
         return catalogue.load([shipped("wheels")])
 
     @cached_property
-    def settings(self) -> Settings:
-        return Settings.from_environment(os.environ)
-
-    @cached_property
-    def store(self) -> Store:
-        return Store(self.settings.store)
+    def context(self) -> Context:
+        settings = Settings.from_environment(os.environ)
+        return Context(Store(settings.store), settings, Quiet())
 
 
 class _Parser(argparse.ArgumentParser):

@@ -18,11 +18,8 @@ from imagegen.compat.model_types import split_model_types
 from imagegen.compat.question import Question, missing_metadata
 from imagegen.compat.suggestions import suggest
 from imagegen.compat.why import Explanation, explain
-from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import UsageError
-from imagegen.core.progress import Progress
-from imagegen.core.store import Store
 from imagegen.spec.cells import Matrix
 from imagegen.spec.questions import parse_question, platform_choices, vocabulary_of
 from imagegen.wheels.compiling import NeededBuild, needed_builds
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Sources(Protocol):
-    """The data that answers come from. Settings and store are needed only to ask the index."""
+    """The data that answers come from. The context is needed only to ask the index."""
 
     @property
     def matrix(self) -> Matrix: ...
@@ -43,11 +40,7 @@ class Sources(Protocol):
     @property
     def wheel_catalogue(self) -> Catalogue: ...
     @property
-    def settings(self) -> Settings: ...
-    @property
-    def store(self) -> Store: ...
-    @property
-    def progress(self) -> Progress: ...
+    def context(self) -> Context: ...
 
 
 class WorkingCombination(NamedTuple):
@@ -103,9 +96,8 @@ def _parse(sources: Sources, words: Sequence[str], sets: Sequence[str], matrix: 
     if missing := missing_metadata(question, metadata):
         from imagegen.index_metadata import on_demand  # late, for the network
 
-        context = Context(sources.store, sources.settings, sources.progress)
         today = str(dt.datetime.now(dt.UTC).date())
-        packages = on_demand.look_up(missing, context, today, question.facts.extras)
+        packages = on_demand.look_up(missing, sources.context, today, question.facts.extras)
         for package in packages.values():
             metadata.add(package)
         question = complete_names(parse(vocabulary_of(matrix, [*harvested, *packages])), metadata)

@@ -107,7 +107,7 @@ class Machine:
 
     def audit(self, lock: Lock, imports: tuple[str, ...]) -> None:
         cell = cast("Cell", SimpleNamespace(declarations=Declarations({"demo": imports}), gpus=(), cuda_version=None))
-        audit_before_image(session_of(self.store, self.settings), cell, lock)
+        audit_before_image(session_of(self.store, self.settings).project, cell, lock)
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def refuse_to_build(patch: pytest.MonkeyPatch) -> None:
 def finished(machine: Machine, lock: Lock, inputs: str | None, *, audit: bool = True) -> BuiltImage:
     """Build into the engine in a session in which `inputs` is the digest of lock, matrices and code."""
     session = session_of(machine.store, machine.settings)
-    session.digest_of_inputs = lambda *_: inputs  # type: ignore[method-assign]
+    session.lock_files.digest_of_inputs = lambda *_: inputs  # type: ignore[method-assign]
     options = BuildOptions(test=False, audit=audit)
     return build_image(session, CELL, replace(lock, builds=()), cast("Engine", machine.engine), options)
 
@@ -166,11 +166,11 @@ def test_an_unchanged_layout_is_written_from_a_whole_image(
 ) -> None:
     lock = replace(machine.lock(b"x = 1\n"), builds=())
     session = session_of(machine.store, machine.settings)
-    session.digest_of_inputs = lambda *_: "a"  # type: ignore[method-assign]
+    session.lock_files.digest_of_inputs = lambda *_: "a"  # type: ignore[method-assign]
 
     def build(name: str) -> str:
         options = BuildOptions()
-        (built,) = build_layout(session, [(CELL, lock)], tmp_path / name, options, compile_wheels=False)
+        (built,) = build_layout(session, [(CELL, lock)], tmp_path / name, options)
         return built.digest
 
     digest = build("first")
@@ -273,8 +273,8 @@ def test_a_layout_of_two_platforms_has_one_index(machine: Machine, tmp_path: Pat
     arm64 = replace(lock, cell=f"{lock.cell}-linux-arm64", axes={**lock.axes, "platform": "linux/arm64"})
     session, cells = session_of(machine.store, machine.settings), [(CELL, lock), (CELL, arm64)]
     options = BuildOptions(audit=False)
-    built = build_layout(session, cells, tmp_path / "layout", options, compile_wheels=False)
-    again = build_layout(session, cells[::-1], tmp_path / "again", options, compile_wheels=False)
+    built = build_layout(session, cells, tmp_path / "layout", options)
+    again = build_layout(session, cells[::-1], tmp_path / "again", options)
     assert built[0].index == built[1].index == again[0].index
     (entry,) = Layout(tmp_path / "layout").entries()
     assert (entry["mediaType"], entry["digest"], name_of(entry)) == (INDEX_TYPE, built[0].index, local_tags(lock)[0])
@@ -284,7 +284,7 @@ def test_a_layout_of_two_platforms_has_one_index(machine: Machine, tmp_path: Pat
         assert digest == image.digest
         for blob in manifest.blobs:
             layout.stream(blob.digest, blob.size, io.BytesIO())
-    alone = build_layout(session, cells[1:], tmp_path / "alone", options, compile_wheels=False)
+    alone = build_layout(session, cells[1:], tmp_path / "alone", options)
     assert (alone[0].digest, alone[0].index) == (built[1].digest, None), "as in the index"
 
 
@@ -315,7 +315,7 @@ def test_an_audit_that_finds_an_error_ends_a_build_before_there_is_an_image(
     assert requested == [lock.cell], "the second time it is remembered"
     session = session_of(machine.store, machine.settings)
     with pytest.raises(AuditError):
-        build_layout(session, [(CELL, lock)], tmp_path / "layout", BuildOptions(), compile_wheels=False)
+        build_layout(session, [(CELL, lock)], tmp_path / "layout", BuildOptions())
     assert not (tmp_path / "layout").exists()
     assert not machine.engine.tags
     assert not images.images(machine.store)

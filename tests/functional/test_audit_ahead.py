@@ -44,7 +44,7 @@ class Stack:
         scan.scan_wheel(self.store, self.last, self.lock.python)
 
     def audited(self) -> bool:
-        return is_audited(self.session, self.cell, self.lock)
+        return is_audited(self.session.project, self.cell, self.lock)
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def assert_ended(children: list[int]) -> None:
 
 def test_the_audit_waits_for_the_last_scan(tmp_path: Path, children: list[int]) -> None:
     stack = Stack(tmp_path)
-    with audited_ahead(stack.session, stack.cell, stack.lock):
+    with audited_ahead(stack.session.project, stack.cell, stack.lock):
         assert not stack.audited()
         stack.scan_last()
     assert stack.audited()
@@ -80,7 +80,7 @@ def test_the_audit_waits_for_the_last_scan(tmp_path: Path, children: list[int]) 
 
 def test_scans_that_do_not_come_are_not_waited_for(tmp_path: Path, children: list[int]) -> None:
     stack = Stack(tmp_path)
-    with audited_ahead(stack.session, stack.cell, stack.lock):
+    with audited_ahead(stack.session.project, stack.cell, stack.lock):
         pass
     assert not stack.audited()
     assert_ended(children)
@@ -91,7 +91,7 @@ def test_a_failed_build_ends_the_audit(tmp_path: Path, children: list[int], monk
     stack.scan_last()
     monkeypatch.setattr("imagegen.app.audit.audit", lambda _: time.sleep(60))
     start = time.monotonic()
-    with pytest.raises(KeyError), audited_ahead(stack.session, stack.cell, stack.lock):
+    with pytest.raises(KeyError), audited_ahead(stack.session.project, stack.cell, stack.lock):
         raise KeyError
     assert_ended(children)
     assert time.monotonic() - start < 30
@@ -101,7 +101,7 @@ def test_without_room_for_a_process_the_build_makes_the_audit(tmp_path: Path, mo
     stack = Stack(tmp_path)
     monkeypatch.setattr(os, "fork", Mock(side_effect=BlockingIOError))
     before = len(os.listdir("/proc/self/fd"))
-    with audited_ahead(stack.session, stack.cell, stack.lock):
+    with audited_ahead(stack.session.project, stack.cell, stack.lock):
         stack.scan_last()
     assert len(os.listdir("/proc/self/fd")) == before
     assert not stack.audited()
@@ -114,7 +114,7 @@ def test_an_audit_that_does_not_end_is_ended(
     stack.scan_last()
     monkeypatch.setattr("imagegen.app.audit.audit", lambda _: time.sleep(60))
     monkeypatch.setattr("imagegen.app.audit_ahead._PATIENCE", 0.1)
-    with audited_ahead(stack.session, stack.cell, stack.lock):
+    with audited_ahead(stack.session.project, stack.cell, stack.lock):
         pass
     assert_ended(children)
 
@@ -122,14 +122,14 @@ def test_an_audit_that_does_not_end_is_ended(
 def test_few_scans_or_a_finished_audit_start_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stack = Stack(tmp_path)
     stack.scan_last()
-    audit_before_image(stack.session, stack.cell, stack.lock)
+    audit_before_image(stack.session.project, stack.cell, stack.lock)
     monkeypatch.setattr(os, "fork", None)
-    with audited_ahead(stack.session, stack.cell, stack.lock):
+    with audited_ahead(stack.session.project, stack.cell, stack.lock):
         pass
     for wheel in stack.lock.wheels[:2]:
         scan.SCANS.forget(stack.store, scan.scan_key(wheel, stack.lock.python))
     monkeypatch.setattr("imagegen.app.audit._audit_digest", lambda: "another")
-    with audited_ahead(stack.session, stack.cell, stack.lock):
+    with audited_ahead(stack.session.project, stack.cell, stack.lock):
         pass
     assert not stack.audited()
 
@@ -139,10 +139,10 @@ def test_an_error_that_it_finds_is_raised_by_the_build(
 ) -> None:
     stack = Stack(tmp_path)
     stack.cell = cell_of(None, pack0=("pack0.absent",))
-    with audited_ahead(stack.session, stack.cell, stack.lock):
+    with audited_ahead(stack.session.project, stack.cell, stack.lock):
         stack.scan_last()
     assert stack.audited()
     assert capfd.readouterr() == ("", "")
     monkeypatch.setattr("imagegen.app.audit.audit", None)
     with raises("audit-failed"):
-        audit_before_image(stack.session, stack.cell, stack.lock)
+        audit_before_image(stack.session.project, stack.cell, stack.lock)

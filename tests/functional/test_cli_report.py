@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 
 from imagegen import lock
 from imagegen.app import audit, site_view
+from imagegen.app.matrices import Matrices
 from imagegen.app.nightly import changes
-from imagegen.cli.app import App
 from imagegen.cli.commands import cli
 from imagegen.core.data import shipped
 from imagegen.core.errors import FetchError
@@ -33,7 +33,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setattr(App, "matrix", shipped_matrix())
+    monkeypatch.setattr(Matrices, "matrix", shipped_matrix())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def run(*arguments: str) -> Result:

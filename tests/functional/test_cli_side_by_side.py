@@ -16,6 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.app import parallel_build
+from imagegen.app.lock_files import LockFiles
+from imagegen.app.matrices import Matrices
 from imagegen.app.parallel_build import BuildProcesses, BuildResult, parallel_count, run_builds
 from imagegen.cli import build_command
 from imagegen.cli.app import App
@@ -115,8 +117,8 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
         lock.by_cell = lambda cell: [(cell, lock)]
         return lock
 
-    monkeypatch.setattr(App, "matrix", SimpleNamespace(select=lambda _, **__: cells))
-    monkeypatch.setattr(App, "fresh_lock", fresh_lock)
+    monkeypatch.setattr(Matrices, "matrix", SimpleNamespace(select=lambda _, **__: cells))
+    monkeypatch.setattr(LockFiles, "fresh", fresh_lock)
     return App(environment(tmp_path), tmp_path)
 
 

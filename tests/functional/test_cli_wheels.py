@@ -15,10 +15,7 @@ import pytest
 from imagegen.cli import (
     build_command,
     render_command,
-    wheels_build,
-    wheels_gc,
-    wheels_list,
-    wheels_share,
+    wheels_command,
 )
 from imagegen.core.errors import BuildError, EngineError, UsageError
 from imagegen.engine import Engine
@@ -61,17 +58,17 @@ def keep(here: Machine, name: str, age: float = 0.0, key: str | None = None, log
 
 
 def test_a_list_says_what_each_wheel_is_for(here: Machine) -> None:
-    code, out, said = here.run(wheels_list.list_wheels)
+    code, out, said = here.run(wheels_command.list_wheels)
     assert (code, out) == (0, "")
     assert "the store has no wheels; `imagegen wheels build`" in said
     keep(here, "flash-attn", age=3 * 24 * 3600 + 60)
     new = keep(here, "demo")
-    code, out, _ = here.run(wheels_list.list_wheels)
+    code, out, _ = here.run(wheels_command.list_wheels)
     head, first, second = (line.split() for line in out.splitlines())
     assert head == ["wheel", "version", "torch", "python", "GPUs", "size", "made", "key"]
     assert first == ["demo", "1.0", "2.11.0", "3.11", "9.0", "12.0", "4", "B", "just", "now", new.key]
     assert second[:1] + second[-4:-1] == ["flash-attn", "3", "days", "ago"]
-    wheels = json.loads(here.run(wheels_list.list_wheels, "--json")[1])
+    wheels = json.loads(here.run(wheels_command.list_wheels, "--json")[1])
     assert [wheel["name"] for wheel in wheels] == ["demo", "flash-attn"]
     assert wheels[0]["key"] == new.key
 
@@ -80,7 +77,7 @@ def test_a_record_that_says_nothing_is_listed_too(here: Machine) -> None:
     wheel = keep(here, "demo")
     wheelhouse.forget(here.store, wheel.key)
     wheelhouse.keep(here.store, replace(wheel, record={"architectures": 3, "made": "long ago"}))
-    _, out, _ = here.run(wheels_list.list_wheels)
+    _, out, _ = here.run(wheels_command.list_wheels)
     assert out.splitlines()[1].split() == ["demo", "1.0", "-", "-", "-", "4", "B", "-", wheel.key]
 
 
@@ -89,7 +86,7 @@ def test_text_from_a_foreign_record_is_escaped(here: Machine, made: float) -> No
     wheel = keep(here, "demo")
     wheelhouse.forget(here.store, wheel.key)
     wheelhouse.keep(here.store, replace(wheel, record={"torch": "\x1b[2J", "made": made}))
-    _, out, _ = here.run(wheels_list.list_wheels)
+    _, out, _ = here.run(wheels_command.list_wheels)
     assert out.splitlines()[1].split() == ["demo", "1.0", "\\x1b[2J", "-", "-", "4", "B", "-", wheel.key]
 
 
@@ -97,31 +94,31 @@ def test_gc_removes_unneeded_and_unused_wheels(here: Machine) -> None:
     old, young = keep(here, "old", age=MONTHS), keep(here, "young")
     needed = keep(here, "demo-ext", age=MONTHS, key=BUILD.key)
     app = app_of(here, WITH_BUILD)
-    _, _, said = here.run(wheels_gc.remove_wheels, "--dry-run", app=app)
+    _, _, said = here.run(wheels_command.remove_wheels, "--dry-run", app=app)
     assert f"old-1.0-cp311-cp311-linux_x86_64.whl (3 B), {old.key}" in said
     assert "would free 3 B: 1 wheel" in said
     assert here.store.path(old.digest).exists()
-    _, _, said = here.run(wheels_gc.remove_wheels, app=app)
+    _, _, said = here.run(wheels_command.remove_wheels, app=app)
     assert "freed 3 B: 1 wheel" in said, "the log belongs to the others too"
     assert [wheel.key for wheel in wheelhouse.every(here.store)] == [needed.key, young.key]
     assert not here.store.path(old.digest).exists()
-    _, out, _ = here.run(wheels_gc.remove_wheels, "--json", app=app)
+    _, out, _ = here.run(wheels_command.remove_wheels, "--json", app=app)
     assert json.loads(out) == {"wheels": [], "freed": 0, "dry_run": False}
 
 
 def test_looking_at_a_list_is_no_use_of_a_wheel(here: Machine) -> None:
     keep(here, "old", age=MONTHS)
-    here.run(wheels_list.list_wheels)
-    _, _, said = here.run(wheels_gc.remove_wheels, "--dry-run", app=app_of(here))
+    here.run(wheels_command.list_wheels)
+    _, _, said = here.run(wheels_command.remove_wheels, "--dry-run", app=app_of(here))
     assert "1 wheel" in said
 
 
 @pytest.mark.parametrize("name", ["demo-ext", "demo-ext==1.0", BUILD.key])
 def test_gc_lets_go_of_what_is_named(here: Machine, name: str) -> None:
     other, wheel = keep(here, "other", log="another"), keep(here, "demo-ext", key=BUILD.key)
-    _, _, said = here.run(wheels_gc.remove_wheels, "--dry-run", name, app=app_of(here, WITH_BUILD))
+    _, _, said = here.run(wheels_command.remove_wheels, "--dry-run", name, app=app_of(here, WITH_BUILD))
     assert "would free 13 B: 1 wheel" in said
-    _, _, said = here.run(wheels_gc.remove_wheels, name, app=app_of(here, WITH_BUILD))
+    _, _, said = here.run(wheels_command.remove_wheels, name, app=app_of(here, WITH_BUILD))
     assert "freed 13 B: 1 wheel" in said, "8 bytes and 5 of its log"
     assert list(wheelhouse.every(here.store)) == [other]
     assert wheelhouse.known(here.store, wheel.key) is None
@@ -130,7 +127,7 @@ def test_gc_lets_go_of_what_is_named(here: Machine, name: str) -> None:
 def test_gc_of_an_unknown_name_removes_nothing(here: Machine) -> None:
     keep(here, "flash-attn")
     with raises("usage-unknown-wheel") as caught:
-        here.run(wheels_gc.remove_wheels, "flash-attn", "flash-atn", app=app_of(here))
+        here.run(wheels_command.remove_wheels, "flash-attn", "flash-atn", app=app_of(here))
     assert 'did you mean "flash-attn"?' in str(caught.value)
     assert len(list(wheelhouse.every(here.store))) == 1
 
@@ -138,20 +135,20 @@ def test_gc_of_an_unknown_name_removes_nothing(here: Machine) -> None:
 def test_build_has_nothing_to_do_where_the_wheel_is_there(here: Machine) -> None:
     wheel = keep(here, "demo-ext", key=BUILD.key)
     app = app_of(here, WITH_BUILD)
-    code, out, said = here.run(wheels_build.build_wheels, "--cell", "tiny", app=app)
+    code, out, said = here.run(wheels_command.build_wheels, "--cell", "tiny", app=app)
     assert (code, out) == (0, f"{BUILD.key} {wheel.filename}\n")
     assert "all compiled wheels are in the store" in said
-    _, out, _ = here.run(wheels_build.build_wheels, "demo-ext", "--cell", "tiny", "--json", app=app)
+    _, out, _ = here.run(wheels_command.build_wheels, "demo-ext", "--cell", "tiny", "--json", app=app)
     assert [each["filename"] for each in json.loads(out)] == [wheel.filename]
 
 
 def test_build_refuses_what_the_lock_does_not_have_compiled(here: Machine) -> None:
     app = app_of(here, WITH_BUILD)
     with pytest.raises(UsageError, match="does not compile demo-exx") as caught:
-        here.run(wheels_build.build_wheels, "demo-exx", "--cell", "tiny", app=app)
+        here.run(wheels_command.build_wheels, "demo-exx", "--cell", "tiny", app=app)
     assert 'did you mean "demo-ext"?' in str(caught.value)
     none = replace(WITH_BUILD, builds=())
-    code, out, said = here.run(wheels_build.build_wheels, "--cell", "tiny", app=app_of(here, none))
+    code, out, said = here.run(wheels_command.build_wheels, "--cell", "tiny", app=app_of(here, none))
     assert (code, out) == (0, "")
     assert "no wheel must be compiled" in said
 
@@ -170,8 +167,8 @@ def test_what_the_team_has_compiled_is_not_compiled_again(tmp_path: Path) -> Non
         place = f"{registry.host}/team/wheels"
         giver, taker = Machine(tmp_path / "giver", place), Machine(tmp_path / "taker", place)
         wheel = keep(giver, "demo-ext", key=BUILD.key)
-        giver.run(wheels_share.push_wheels)
-        code, out, said = taker.run(wheels_build.build_wheels, "--cell", "tiny", app=app_of(taker, WITH_BUILD))
+        giver.run(wheels_command.push_wheels)
+        code, out, said = taker.run(wheels_command.build_wheels, "--cell", "tiny", app=app_of(taker, WITH_BUILD))
     finally:
         registry.close()
     assert (code, out) == (0, f"{BUILD.key} {wheel.filename}\n")
@@ -184,7 +181,7 @@ def test_what_the_team_has_compiled_is_not_compiled_again(tmp_path: Path) -> Non
     [
         (build_command.command, ("--builder", "far")),
         (build_command.command, ("--output", "oci:image", "--builder", "far")),
-        (wheels_build.build_wheels, ("--builder", "far")),
+        (wheels_command.build_wheels, ("--builder", "far")),
     ],
 )
 def test_a_builder_of_the_users_is_the_one_that_compiles(
@@ -200,7 +197,7 @@ def test_a_builder_of_the_users_is_the_one_that_compiles(
     monkeypatch.setattr(Engine, "connect", lambda *_: engine)
     monkeypatch.setattr("imagegen.wheels.builds.ensure.compile_all", compile_all)
     app = app_of(here, WITH_BUILD)
-    cell = ("--cell", WITH_BUILD.cell) if command is wheels_build.build_wheels else (WITH_BUILD.cell,)
+    cell = ("--cell", WITH_BUILD.cell) if command is wheels_command.build_wheels else (WITH_BUILD.cell,)
     with pytest.raises(BuildError, match="enough"):
         here.run(command, *cell, *arguments, app=app)
     assert used == ["far"]
@@ -210,7 +207,7 @@ def test_a_rendered_folder_that_compiles_says_how_many_files_at_once(
     here: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recipe, "write", lambda *_: None)
-    monkeypatch.setattr("imagegen.cli.render_command.Engine.connect", Mock(side_effect=EngineError("no engine")))
+    monkeypatch.setattr("imagegen.app.render.Engine.connect", Mock(side_effect=EngineError("no engine")))
     for lock, expected in ((WITH_BUILD, 1), (replace(WITH_BUILD, builds=()), 0)):
         app = app_of(here, lock)
         code, out, said = here.run(render_command.command, lock.cell, "-o", str(tmp_path), app=app)

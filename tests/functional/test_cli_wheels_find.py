@@ -13,9 +13,9 @@ import click
 import pytest
 
 from imagegen import spec as matrix
+from imagegen.app.matrices import Matrices
 from imagegen.audit.model import CodeTarget
 from imagegen.cli import commands, wheels_find
-from imagegen.cli.app import App
 from imagegen.core.data import shipped
 from imagegen.spec.recipe import Architectures, LocalSource
 from tests.support.command_line import Run
@@ -43,7 +43,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:1/simple")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-    monkeypatch.setattr(App, "matrix", _matrix())
+    monkeypatch.setattr(Matrices, "matrix", _matrix())
 
 
 @cache
@@ -140,7 +140,7 @@ def test_a_recipe_that_cannot_serve_the_cell_is_no_source_build(
     why: str,
 ) -> None:
     recipe = replace(_matrix().recipes["flash-attn"], **changed)  # type: ignore[arg-type]
-    monkeypatch.setattr(App, "matrix", replace(_matrix(), recipes={**_matrix().recipes, "flash-attn": recipe}))
+    monkeypatch.setattr(Matrices, "matrix", replace(_matrix(), recipes={**_matrix().recipes, "flash-attn": recipe}))
     ended = run("wheels", "find", "flash-attn", "--cell", CELL)
     assert ended.code == 1
     assert f"no source build {why}" in " ".join(ended.out.split())

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from imagegen.cli import store_command, wheels_share
+from imagegen.cli import store_command, wheels_command
 from imagegen.cli.app import App
 from imagegen.core.errors import PublishError
 from imagegen.oci.documents import digest_of
@@ -44,14 +44,14 @@ def there(registry: Writable, tmp_path: Path) -> Machine:
 
 
 def test_all_that_is_kept_goes_there_once(registry: Writable, here: Machine) -> None:
-    code, _, said = here.run(wheels_share.push_wheels, "--dry-run")
+    code, _, said = here.run(wheels_command.push_wheels, "--dry-run")
     assert code == 0
     assert "2 of 2 wheels would be pushed" in said
     assert {method for method, _ in registry.requested} == {"GET", "HEAD"}
-    code, _, said = here.run(wheels_share.push_wheels)
+    code, _, said = here.run(wheels_command.push_wheels)
     assert "demo-1.0-py3-none-any.whl (4 B): pushed" in said
     registry.requested.clear()
-    code, out, said = here.run(wheels_share.push_wheels, "--json")
+    code, out, said = here.run(wheels_command.push_wheels, "--json")
     assert code == 0
     assert said.count("already there") == 2
     assert [(each["name"], each["key"], each["pushed"]) for each in json.loads(out)] == [
@@ -62,35 +62,35 @@ def test_all_that_is_kept_goes_there_once(registry: Writable, here: Machine) -> 
 
 @pytest.mark.parametrize("pattern", ["flash*", OTHER, OTHER[:20] + "*", OTHER.removeprefix("sha256:")])
 def test_those_that_are_named(pattern: str, registry: Writable, here: Machine) -> None:
-    here.run(wheels_share.push_wheels, pattern, "--to", f"{registry.host}/others")
+    here.run(wheels_command.push_wheels, pattern, "--to", f"{registry.host}/others")
     pushed = [path.rpartition("/")[2] for path in registry.documents if "/others/manifests/sha256-" in path]
     assert pushed == [OTHER.replace(":", "-")]
 
 
 def test_names_that_nothing_has(here: Machine) -> None:
     with raises("usage-unknown-wheel") as caught:
-        here.run(wheels_share.push_wheels, "flash-atn")
+        here.run(wheels_command.push_wheels, "flash-atn")
     assert 'did you mean "flash-attn"' in str(caught.value)
-    for command in (wheels_share.push_wheels, wheels_share.pull_wheels):
+    for command in (wheels_command.push_wheels, wheels_command.pull_wheels):
         with raises("usage-no-wheelhouse"):
             Machine(here.root, "").run(command, "demo")
         with raises("usage-no-repository"):
             Machine(here.root, "ghcr.io/a:b").run(command, "demo")
     with raises("usage-nothing-named"):
-        here.run(wheels_share.pull_wheels)
+        here.run(wheels_command.pull_wheels)
     with raises("usage-invalid-value"):
-        here.run(wheels_share.pull_wheels, "demo")
+        here.run(wheels_command.pull_wheels, "demo")
 
 
 def test_pulled_by_key(here: Machine, there: Machine) -> None:
-    here.run(wheels_share.push_wheels)
-    code, out, said = there.run(wheels_share.pull_wheels, KEY, "--json")
+    here.run(wheels_command.push_wheels)
+    code, out, said = there.run(wheels_command.pull_wheels, KEY, "--json")
     assert (code, json.loads(out)) == (0, {KEY: "pulled"})
     assert known(there.store, KEY) == known(here.store, KEY)
-    code, _, said = there.run(wheels_share.pull_wheels, KEY, OTHER.removeprefix("sha256:"))
+    code, _, said = there.run(wheels_command.pull_wheels, KEY, OTHER.removeprefix("sha256:"))
     assert code == 0
     assert "1 wheel pulled" in said and "1 already in the store" in said
-    code, _, said = there.run(wheels_share.pull_wheels, digest_of(b"a third"))
+    code, _, said = there.run(wheels_command.pull_wheels, digest_of(b"a third"))
     assert code == 1
     assert "not found" in said
 
@@ -98,25 +98,25 @@ def test_pulled_by_key(here: Machine, there: Machine) -> None:
 def locked(machine: Machine, *builds: tuple[str, str, str]) -> App:
     """Return an app whose only cell has a lock with these builds: name, version, key."""
     app = machine.app
-    app.__dict__["matrix"] = SimpleNamespace(select=lambda pattern, **_: [pattern])
+    vars(app.session.matrices)["matrix"] = SimpleNamespace(select=lambda pattern, **_: [pattern])
     found = [SimpleNamespace(name=name, version=version, key=key) for name, version, key in builds]
-    app.fresh_lock = lambda cell: SimpleNamespace(builds=found)  # type: ignore[method-assign, assignment, return-value]
+    app.session.lock_files.fresh = lambda cell: SimpleNamespace(builds=found)  # type: ignore[method-assign, assignment, return-value]
     return app
 
 
 def test_pulled_for_a_cell(here: Machine, there: Machine) -> None:
-    here.run(wheels_share.push_wheels)
+    here.run(wheels_command.push_wheels)
     app = locked(there, ("demo", "1.0", KEY), ("flash-attn", "1.0", OTHER), ("apex", "0.1", digest_of(b"apex")))
-    code, _, said = there.run(wheels_share.pull_wheels, "--cell", "train", app=app)
+    code, _, said = there.run(wheels_command.pull_wheels, "--cell", "train", app=app)
     assert code == 1
     assert "flash-attn 1.0: pulled" in said and "apex 0.1: not found" in said
     assert len(list(every(there.store))) == 2
 
 
 def test_another_version_under_the_key_of_a_cell(here: Machine, there: Machine) -> None:
-    here.run(wheels_share.push_wheels)
+    here.run(wheels_command.push_wheels)
     with raises("fetch-digest-mismatch"):
-        there.run(wheels_share.pull_wheels, "--cell", "train", app=locked(there, ("demo", "2.0", KEY)))
+        there.run(wheels_command.pull_wheels, "--cell", "train", app=locked(there, ("demo", "2.0", KEY)))
     assert not list(every(there.store))
 
 
@@ -124,14 +124,14 @@ def test_another_version_under_the_key_of_a_cell(here: Machine, there: Machine) 
 def test_a_wheelhouse_that_may_not_be_written_to(status: int, registry: Writable, here: Machine) -> None:
     registry.faults.append(answering(status, "POST", "PUT"))
     with pytest.raises(PublishError, match=r"cannot be written to|may not be written to"):
-        here.run(wheels_share.push_wheels)
+        here.run(wheels_command.push_wheels)
 
 
 def test_gc_and_check_know_the_wheelhouse(here: Machine) -> None:
     untrusted = here.store.write(b"unsigned")
     age(here.store)
     app = here.app
-    app.__dict__["matrix"] = SimpleNamespace(cells=list)
+    vars(app.session.matrices)["matrix"] = SimpleNamespace(cells=list)
     here.run(store_command.command, "gc", app=app)
     assert not here.store.path(untrusted).exists()
     wheel = known(here.store, KEY)

@@ -15,7 +15,9 @@ import pytest
 from packaging.version import Version
 
 from imagegen import mirror
-from imagegen.app.session import LockCheck, Session
+from imagegen.app.lock_files import LockCheck, LockFiles
+from imagegen.app.project import ProjectContext
+from imagegen.app.session import Session
 from imagegen.core.data import shipped
 from imagegen.core.progress import Quiet
 from imagegen.image.layers.codec import CODEC
@@ -83,21 +85,21 @@ def test_list_and_matrix_have_its_state(project: Project) -> None:
 
 
 def session_of(project: Project) -> Session:
-    return Session(project.env, project.root, Quiet())
+    return Session(ProjectContext(project.env, project.root, Quiet()))
 
 
 def test_a_smoke_report_of_its_image_makes_it_tested(project: Project) -> None:
     session = session_of(project)
     cell = session.matrix.select_one("engines")
-    lock = session.fresh_lock(cell)
+    lock = session.lock_files.fresh(cell)
     key, image = assembling._memory_key(lock), "sha256:" + "1" * 64
-    assembling._IMAGES.put(session.store, key, Record(LAYER_FORMAT, CODEC, image, ()))
+    assembling._IMAGES.put(session.project.store, key, Record(LAYER_FORMAT, CODEC, image, ()))
     required = SmokeRequirement.of(image, lock, cell.declarations, require_gpu=False)
     report = SmokeReport(image, cell.id, (CheckResult("vllm: imports", "pass", 0.1),))
-    save_passed_report(session.store, passed_report(report, required, lock))
+    save_passed_report(session.project.store, passed_report(report, required, lock))
     (listed,) = rows(project, "list", "engines")
     assert listed["state"] == "tested"
-    assembling._IMAGES.forget(session.store, key)
+    assembling._IMAGES.forget(session.project.store, key)
     (listed,) = rows(project, "list", "engines")
     assert listed["state"] == "locked"
 
@@ -105,9 +107,9 @@ def test_a_smoke_report_of_its_image_makes_it_tested(project: Project) -> None:
 def test_results_of_another_host_are_its_smoke_report(project: Project) -> None:
     session = session_of(project)
     cell = session.matrix.select_one("engines")
-    lock = session.fresh_lock(cell)
+    lock = session.lock_files.fresh(cell)
     key, image = assembling._memory_key(lock), "sha256:" + "2" * 64
-    assembling._IMAGES.put(session.store, key, Record(LAYER_FORMAT, CODEC, image, ()))
+    assembling._IMAGES.put(session.project.store, key, Record(LAYER_FORMAT, CODEC, image, ()))
     try:
         passed = {"status": "pass", "seconds": 1.0, "reason": "", "details": {}}
         results = [
@@ -127,17 +129,17 @@ def test_results_of_another_host_are_its_smoke_report(project: Project) -> None:
         (listed,) = rows(project, "list", "engines")
         assert listed["state"] == "tested"
     finally:
-        assembling._IMAGES.forget(session.store, key)
+        assembling._IMAGES.forget(session.project.store, key)
 
 
 def test_the_check_of_its_lock_is_kept(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     def checked() -> LockCheck:
         session = session_of(project)
         cell = session.matrix.select_one("engines")
-        return session.check_lock(session.fresh_lock(cell), cell)
+        return session.lock_files.check(session.lock_files.fresh(cell), cell)
 
     before = checked()
-    monkeypatch.setattr(Session, "_check_environments", Mock(side_effect=NotImplementedError))
+    monkeypatch.setattr(LockFiles, "_check_environments", Mock(side_effect=NotImplementedError))
     assert checked() == before
 
 
@@ -145,7 +147,7 @@ def test_the_locks_of_its_cells_decide_what_a_build_gives(project: Project) -> N
     def inputs() -> str | None:
         session = session_of(project)
         cell = session.matrix.select_one("engines")
-        return session.digest_of_inputs(session.fresh_lock(cell), cell)
+        return session.lock_files.digest_of_inputs(session.lock_files.fresh(cell), cell)
 
     before = inputs()
     assert before
@@ -201,13 +203,13 @@ def difference(project: Project, before: str, after: str, code: int = 0) -> dict
 def test_launch_names_the_image_and_what_all_environments_work_with(project: Project) -> None:
     session = session_of(project)
     cell = session.matrix.select_one("engines")
-    lock = session.fresh_lock(cell)
+    lock = session.lock_files.fresh(cell)
     assert lock.gpu
     assert {gpu.capability for gpu in cell.gpus} == set(lock.gpu.capabilities)
     key, image = assembling._memory_key(lock), "sha256:" + "1" * 64
-    assembling._IMAGES.put(session.store, key, Record(LAYER_FORMAT, CODEC, image, ()))
+    assembling._IMAGES.put(session.project.store, key, Record(LAYER_FORMAT, CODEC, image, ()))
     done = project.call("launch", "engines", "--for", "docker", "-o", "launch.sh")
-    assembling._IMAGES.forget(session.store, key)
+    assembling._IMAGES.forget(session.project.store, key)
     assert done.returncode == 0, done.stderr
     assert f"imagegen/engines@{image}" in (project.root / "launch.sh").read_text()
 
@@ -215,9 +217,12 @@ def test_launch_names_the_image_and_what_all_environments_work_with(project: Pro
 def test_doctor_demands_a_driver_that_all_environments_work_with(project: Project) -> None:
     session = session_of(project)
     cell = session.matrix.select_one("engines")
-    lock = session.fresh_lock(cell)
+    lock = session.lock_files.fresh(cell)
     required = [facts_of(part, each, session.matrix.rules).driver for part, each in lock.by_cell(cell)]
-    for found in (facts_of(cell, lock, session.matrix.rules), facts_of(cell, None, session.matrix.rules)):
+    for found in (
+        facts_of(cell, lock, session.matrix.rules),
+        facts_of(cell, None, session.matrix.rules),
+    ):
         assert (found.cell, found.driver) == (CELL, max(filter(None, required), key=Version))
     (diagnosis,) = json.loads(project.call("doctor", "engines", "--json").stdout)
     assert diagnosis["cell"] == CELL
@@ -353,7 +358,7 @@ def test_a_mirror_lists_the_files_of_all_environments_each_once(
     assert [name.rpartition("-")[0] for name in names if name.startswith("hopper-")] == [*PARTS]
     assert len(names) == len(set(names)) < 2 * len(PARTS), "both have one list of Debian packages"
     session = session_of(project)
-    lock = session.fresh_lock(session.matrix.select_one("engines"))
+    lock = session.lock_files.fresh(session.matrix.select_one("engines"))
     held = {blob.digest for each in filled for _, blob in each.files}
     fetched = {wheel.file.digest for wheel in lock.distinct_wheels if not wheel.sdist}
     assert fetched | {deb.digest for deb in lock.debs} <= held

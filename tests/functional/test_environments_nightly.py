@@ -12,6 +12,7 @@ from imagegen.app.make_locks import lock_image
 from imagegen.app.nightly import changes, sentences, update
 from imagegen.app.nightly.propose import Proposal
 from imagegen.app.nightly.run import CellOutcome, LockedCells
+from imagegen.app.project import ProjectContext
 from imagegen.app.publisher import Publisher, PublishOptions
 from imagegen.app.session import Session
 from imagegen.core.data import shipped
@@ -61,14 +62,14 @@ class Engines:
         return self.project.root / "locks" / f"{cell}.toml"
 
     def session(self) -> Session:
-        return Session(self.project.env, self.project.root, Quiet())
+        return Session(ProjectContext(self.project.env, self.project.root, Quiet()))
 
     def lock(self) -> None:
         session = self.session()
         lock_image(session, session.matrix.select_one("engines"), LockOptions(), record=False)
 
     def propose(self, session: Session, as_of: str, _: object, cell: Cell) -> Proposal:
-        before = session.find_lock(cell)
+        before = session.lock_files.find(cell)
         assert before
         version = self.moves.get(cell.id)
         return Proposal(cell, as_of, before, with_rich(before, version) if version else before)

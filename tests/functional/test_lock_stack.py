@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
 from imagegen.app.assemble import assemble_image
-from imagegen.app.session import Session
+from imagegen.app.lock_files import LockFiles
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import ImagegenError, Location, LockError
@@ -335,9 +335,9 @@ def test_a_file_with_another_hash_is_reported_at_the_line_that_names_it(
 
     monkeypatch.setattr("imagegen.image.layers.resolve_layers", lambda *_: [])
     monkeypatch.setattr("imagegen.image.layers.ensure_layers", ensure_layers)
-    session = SimpleNamespace(store=None, progress=Quiet(), project=project.root, context_for=lambda _: None)
+    context = SimpleNamespace(store=None, progress=Quiet(), directory=project.root, context_for=lambda _: None)
     with pytest.raises(MissingFiles) as raised:
-        assemble_image(cast("Session", session), cell, lock, audit=False)
+        assemble_image(cast("LockFiles", SimpleNamespace(project=context)), cell, lock, audit=False)
     place = raised.value.where
     assert isinstance(place, Location)
     assert Path(place.file).name == "pylock.toml"

@@ -46,10 +46,10 @@ def refusal(name: str, text: str, tmp_path: Path) -> LockError | None:
     (tmp_path / "locks").mkdir(exist_ok=True)
     (tmp_path / "locks" / f"{name}.toml").write_text(text)
     app = App({"PATH": ""}, tmp_path)
-    app.__dict__["matrix"] = the_matrix()
+    vars(app.session.matrices)["matrix"] = the_matrix()
     (cell,) = the_matrix().select(name)
     try:
-        app.fresh_lock(cell)
+        app.session.lock_files.fresh(cell)
     except LockError as error:
         return error
     return None

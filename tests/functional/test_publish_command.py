@@ -19,6 +19,8 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
+from imagegen.app.lock_files import LockFiles
+from imagegen.app.matrices import Matrices
 from imagegen.app.publish import PublishedImage
 from imagegen.app.publisher import Publisher, PublishOptions, parse_destination
 from imagegen.cli import build_command, publish_command
@@ -44,8 +46,8 @@ CELL = cast("Cell", SimpleNamespace(id=LOCK.cell, image=LOCK.image, axes=LOCK.ax
 @pytest.fixture
 def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
     matrix = SimpleNamespace(defaults={LOCK.image: LOCK.cell}, select=lambda _, **__: (CELL,), cells=lambda: ())
-    monkeypatch.setattr(App, "matrix", cast("Matrix", matrix))
-    monkeypatch.setattr(App, "fresh_lock", lambda *_: LOCK)
+    monkeypatch.setattr(Matrices, "matrix", cast("Matrix", matrix))
+    monkeypatch.setattr(LockFiles, "fresh", lambda *_: LOCK)
     return App(environment(tmp_path), tmp_path)
 
 
@@ -147,7 +149,7 @@ def test_a_dry_run_refuses_a_key_as_publishing_does(
     (tmp_path / "release.pub").write_bytes(named)
     if key:
         (tmp_path / "release.pem").write_bytes(key)
-    app.env["COSIGN_PASSWORD"] = "wrong"  # type: ignore[index]
+    app.project.env["COSIGN_PASSWORD"] = "wrong"  # type: ignore[index]
     for more in (("--dry-run",), ()):
         with pytest.raises(TrustError) as refused:
             run(app, LOCK.image, "--to", "127.0.0.1:1/acme/rl", "--key", str(tmp_path / "release.pem"), *more)
@@ -205,8 +207,8 @@ def test_options_that_contradict_each_other(app: App) -> None:
 @pytest.fixture
 def shipped(app: App, monkeypatch: pytest.MonkeyPatch) -> App:
     """The app with the shipped matrix, and the committed locks as they are."""
-    monkeypatch.setattr(App, "matrix", shipped_matrix())
-    monkeypatch.setattr(App, "fresh_lock", lambda _, cell: read(ROOT / "locks" / f"{cell.id}.toml"))
+    monkeypatch.setattr(Matrices, "matrix", shipped_matrix())
+    monkeypatch.setattr(LockFiles, "fresh", lambda _, cell: read(ROOT / "locks" / f"{cell.id}.toml"))
     return app
 
 

@@ -65,9 +65,9 @@ def test_a_publish_survives_its_killing(
         assert check(machine.store, Quiet(), repair=False) == []
         assert machine.publish(lock).digest == reference.digest, done[-1]
         assert {tags(team)[tag] for tag in first.moved_tags} == {reference.digest}, done[-1]
-        with Client(machine.app.settings) as client:
+        with Client(machine.session.project.settings) as client:
             name = f"{team.registry.host}/acme/rl/demo:latest"
-            source, tag = references.locate(name, machine.store, client, machine.app.settings)
+            source, tag = references.locate(name, machine.store, client, machine.session.project.settings)
             verdict = verify_image("demo", source, tag, client, Quiet(), load(team.root)).verdict
         assert verdict.good, (done[-1], verdict.sentence)
         shutil.rmtree(team.root / "killed")

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
-from typing import cast
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -20,7 +19,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from imagegen.app.comparison import verify_image
 from imagegen.app.publisher import Publisher, PublishOptions
-from imagegen.cli.app import App
 from imagegen.compare import references
 from imagegen.core.errors import LockError, PublishError
 from imagegen.core.net import Client
@@ -70,7 +68,7 @@ def test_an_image_with_several_environments_is_published_as_any_other(team: Team
     again = empty.publish(lock)
     assert (again.digest, again.pushed.sent.blobs, again.smoke_source) == (published.digest, 0, "release")
     assert len(engines.got) == 1, "no check runs twice"
-    name, settings = f"{team.registry.host}/acme/rl/demo:latest", empty.app.settings
+    name, settings = f"{team.registry.host}/acme/rl/demo:latest", empty.session.project.settings
     with Client(settings) as client:
         source, tag = references.locate(name, empty.store, client, settings)
         verified = verify_image("demo", source, tag, client, Quiet(), load(team.root))
@@ -282,9 +280,9 @@ def test_layers_are_mounted_from_images_of_the_project_first(workers: Workers, t
     """There may be more images than repositories that a registry is asked for a blob."""
     team.committed["other-cpu-py311"] = replace(workers.one, image=OTHER, cell="other-cpu-py311")
     machine = team.machine("one")
-    machine.app.matrix.defaults = dict.fromkeys([*(f"a{number:02}" for number in range(20)), "demo", OTHER], CELL)
-    publisher = Publisher(cast("App", machine.app), f"{team.registry.host}/acme/rl", PublishOptions())
-    with Client(machine.app.settings) as client:
+    machine.session.matrix.defaults = dict.fromkeys([*(f"a{number:02}" for number in range(20)), "demo", OTHER], CELL)
+    publisher = Publisher(machine.session, f"{team.registry.host}/acme/rl", PublishOptions())
+    with Client(machine.session.project.settings) as client:
         _, siblings = publisher.repositories(client, "demo")
     assert siblings[0].reference.name.endswith(f"/{OTHER}")
     assert len(siblings) == 21
@@ -314,7 +312,7 @@ def test_a_lock_that_cannot_be_read_is_no_matter_of_another_cell(
             raise LockError("the lock cannot be read", code="lock-malformed")
         return team.committed.get(cell.id)
 
-    machine.app.find_lock = find_lock
+    machine.session.lock_files.find = find_lock
     assert machine.publish(workers.one, test=False).pushed.sent.blobs
 
 

@@ -124,7 +124,7 @@ def history(root: Path, now: Lock, *sections: ChangelogSection) -> History:
     folder = root / "locks"
     commits = log.commits(folder, path(root).name, 100, os.environ)
     versions = lock_history.read_versions(path(root), now, commits, os.environ)
-    verdicts = [LockVerdict(refused=False) if each.lock else None for each in versions]
+    verdicts = [LockVerdict("no known conflict") if each.lock else None for each in versions]
     cut = log.shallow(folder, os.environ)
     return lock_history.history_of(versions, verdicts, sections, ComparisonFacts(), cut=cut)
 

@@ -76,7 +76,7 @@ def layer_lines(lock: Lock) -> list[str]:
 
 def matrix_keys(session: Session, cell: Cell, lock: Lock) -> dict[str, list[str]]:
     """Return the hashes of the matrix inputs that a cell has now, and what is wrong with its lock."""
-    check = session.check_lock(lock, cell)
+    check = session.lock_files.check(lock, cell)
     return {
         "matrix inputs": [f"{name} {digest}" for name, digest in cell.inputs.items()],
         "lock check": [*check.stale, *check.contradictions, *check.edited] or ["fresh"],

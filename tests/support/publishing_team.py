@@ -14,9 +14,10 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from imagegen.app.project import ProjectContext
 from imagegen.app.publish import PublishedImage, publish_images
 from imagegen.app.publisher import Publisher, PublishOptions
-from imagegen.cli.app import App
+from imagegen.app.session import Session
 from imagegen.core.compiled import ResultCache
 from imagegen.core.context import Context
 from imagegen.core.net import Client
@@ -160,24 +161,28 @@ class Machine:
         root.mkdir()
         self.team, self.said = team, list[str]()
         env = environment(root)
-        real = App(env, team.root)
-        self.store = real.store
         progress = Quiet()
         progress.say = self.said.append  # type: ignore[method-assign]
+        project = ProjectContext(env, team.root, progress)
+        project.results = ResultCache(None)  # nothing is kept of finished builds
+        project.settings_for = lambda _: project.settings  # type: ignore[method-assign]
+        self.store = project.store
         images = {"demo": CELL, OTHER: CELL}
-        self.app = SimpleNamespace(
-            env=env, project=team.root, settings=real.settings, store=real.store, progress=progress,
-            compiled=ResultCache(None), digest_of_inputs=lambda *_: None,  # nothing is kept of finished builds
-            matrix=SimpleNamespace(
-                defaults=images, gpus={}, select=lambda name, **_: (images[name],),
-                cells=lambda: [cell_of(lock) for lock in team.committed.values()],
-            ),
-            is_locked_here=lambda cell: True,
-            has_lock=lambda cell: cell.id in team.committed,
-            find_lock=lambda cell: team.committed.get(cell.id),
-            settings_for=lambda _: real.settings,
-            context_for=lambda _: Context(real.store, real.settings, progress),
-        )  # fmt: skip
+        self.session = Session(project)
+        self.session.matrices.matrix = SimpleNamespace(  # type: ignore[assignment]
+            defaults=images,
+            gpus={},
+            select=lambda name, **_: (images[name],),
+            cells=lambda: [cell_of(lock) for lock in team.committed.values()],
+        )
+        vars(self.session)["lock_files"] = SimpleNamespace(
+            project=project,
+            digest_of_inputs=lambda *_: None,
+            is_in_project=lambda cell: True,
+            has=lambda cell: cell.id in team.committed,
+            find=lambda cell: team.committed.get(cell.id),
+            path=lambda cell: team.root / "locks" / f"{cell.id}.toml",
+        )
 
     def publish(self, lock: Lock, *, key: bool = True, to: str = "acme/rl", **wishes: Any) -> PublishedImage:
         (published,) = self.publish_all([lock], key=key, to=to, **wishes)
@@ -188,7 +193,7 @@ class Machine:
     ) -> tuple[PublishedImage, ...]:
         """Publish the images of the locks as one index."""
         requested = PublishOptions(key=self.team.key if key else None, **wishes)
-        publisher = Publisher(cast("App", self.app), f"{self.team.registry.host}/{to}", requested)
+        publisher = Publisher(self.session, f"{self.team.registry.host}/{to}", requested)
         return publish_images(publisher, [(cell_of(lock), lock) for lock in locks])
 
     def made(self, lock: Lock) -> set[str]:
@@ -197,8 +202,8 @@ class Machine:
 
     def kinds(self, digest: str) -> dict[str, str | None]:
         """Name of each attached document's kind -> who attests it."""
-        publisher = Publisher(cast("App", self.app), f"{self.team.registry.host}/acme/rl", PublishOptions())
-        with Client(self.app.settings) as client:
+        publisher = Publisher(self.session, f"{self.team.registry.host}/acme/rl", PublishOptions())
+        with Client(self.session.project.settings) as client:
             place = publisher.repository(client, publisher.reference("demo"))
             found = gather(place.reader, digest, Trust(publisher.project)).documents
         assert len({each.document.kind for each in found}) == len(found), "each once"
@@ -206,7 +211,7 @@ class Machine:
 
     def signers(self, digest: str) -> tuple[str, ...]:
         """Names of the trusted signers of an image or an index."""
-        publisher = Publisher(cast("App", self.app), f"{self.team.registry.host}/acme/rl", PublishOptions())
-        with Client(self.app.settings) as client:
+        publisher = Publisher(self.session, f"{self.team.registry.host}/acme/rl", PublishOptions())
+        with Client(self.session.project.settings) as client:
             place = publisher.repository(client, publisher.reference("demo"))
             return gather(place.reader, digest, Trust(publisher.project)).signers

@@ -54,8 +54,8 @@ SMOKE = SmokeReport(
 OLD = Rule("old-rule", {"torch": "<2"}, {}, {"numpy": ">=2"}, "b", "s", "2026-01-01", "error", "measured", "f")
 
 
-REFUSED = LockVerdict(refused=True, rules=("torch-numpy",), reason="torch 2.12 refuses <numpy> 2.")
-NOW = LockSummary(840_000_000, 1, LockVerdict(refused=False, rules=("old-gpu",), reason="It is slow there."))
+REFUSED = LockVerdict("conflict", rules=("torch-numpy",), reason="torch 2.12 refuses <numpy> 2.")
+NOW = LockSummary(840_000_000, 1, LockVerdict("no known conflict", rules=("old-gpu",), reason="It is slow there."))
 BEFORE = LockSummary(630_000_000, 0, REFUSED)
 HISTORY = History(
     (

@@ -32,7 +32,7 @@ class Machine:
 
     @property
     def store(self) -> Store:
-        return self.app.store
+        return self.app.project.store
 
     def run(self, command: click.Command, *arguments: str, app: App | None = None) -> tuple[int, str, str]:
         ended = CliRunner().invoke(command, arguments, obj=app or self.app)
@@ -50,6 +50,6 @@ def app_of(here: Machine, lock: Lock | None = None) -> App:
     def select(pattern: str, **_: bool) -> tuple[SimpleNamespace, ...]:
         return (cell,)
 
-    vars(app)["matrix"] = SimpleNamespace(gpus={}, cells=lambda: (cell,), select=select)
-    vars(app)["find_lock"] = vars(app)["fresh_lock"] = lambda _: lock
+    vars(app.session.matrices)["matrix"] = SimpleNamespace(gpus={}, cells=lambda: (cell,), select=select)
+    vars(app.session.lock_files)["find"] = vars(app.session.lock_files)["fresh"] = lambda _: lock
     return app

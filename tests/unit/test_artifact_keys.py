@@ -30,6 +30,7 @@ from pathlib import Path
 
 import pytest
 
+from imagegen.app.project import ProjectContext
 from imagegen.app.session import Session
 from imagegen.core.compiled import ResultCache
 from imagegen.core.progress import Quiet
@@ -43,18 +44,18 @@ from tests.support.shipped_locks import NAMES
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
     """A session of the shipped matrices and locks alone, which keeps no results."""
-    session = Session({"XDG_CACHE_HOME": str(tmp_path)}, tmp_path, Quiet())
-    session.compiled = ResultCache(None)
+    session = Session(ProjectContext({"XDG_CACHE_HOME": str(tmp_path)}, tmp_path, Quiet()))
+    session.project.results = ResultCache(None)
     return session
 
 
 def test_artifact_keys(session: Session, golden: Callable[[str, str], None]) -> None:
-    locked_cells = {cell.id: cell for cell in session.matrix.all_cells if session.has_lock(cell)}
+    locked_cells = {cell.id: cell for cell in session.matrix.all_cells if session.lock_files.has(cell)}
     assert sorted(locked_cells) == NAMES
     lines: list[str] = []
     for name in NAMES:
         cell = locked_cells[name]
-        lock = session.find_lock(cell)
+        lock = session.lock_files.find(cell)
         assert lock is not None
         keys = matrix_keys(session, cell, lock) | artifact_keys(lock, cell.declarations)
         lines += _section(name, keys, lock)

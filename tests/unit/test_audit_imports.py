@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.app.audit import refused_keywords
+from imagegen.app.project import ProjectContext
 from imagegen.app.session import Session
 from imagegen.audit import facts, imports
 from imagegen.audit.check import CHECKS, audit
@@ -92,17 +93,17 @@ def test_refused_keyword_arguments_are_those_of_releases_that_were_read(
     trl: str, vllm: str, refused: set[str], tmp_path: Path
 ) -> None:
     subject = Subject("x", (Package("trl", trl, {}), Package("vllm", vllm, {})))
-    session = Session({}, tmp_path, Quiet())
-    assert {each.keyword for each in refused_keywords(session, subject)} == refused
+    session = Session(ProjectContext({}, tmp_path, Quiet()))
+    assert {each.keyword for each in refused_keywords(session.matrices, subject)} == refused
 
 
 def test_no_committed_lock_has_a_refused_keyword_argument_in_normal_use(tmp_path: Path) -> None:
-    session = Session({}, tmp_path, Quiet())
+    session = Session(ProjectContext({}, tmp_path, Quiet()))
     read = set()
     for name in NAMES_OF_LOCKS:
         packages = tuple(Package(wheel.name, str(wheel.version), {}) for wheel in shipped_lock(name).wheels)
         read |= {each.name for each in packages}
-        assert not [each for each in refused_keywords(session, Subject(name, packages)) if each.certain]
+        assert not [each for each in refused_keywords(session.matrices, Subject(name, packages)) if each.certain]
     assert {"trl", "verl", "vllm"} <= read
 
 

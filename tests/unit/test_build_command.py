@@ -15,6 +15,9 @@ import pytest
 from click.testing import CliRunner
 
 from imagegen.app.build import BuiltImage
+from imagegen.app.lock_files import LockFiles
+from imagegen.app.matrices import Matrices
+from imagegen.app.project import ProjectContext
 from imagegen.checks.smoke.table import applicable
 from imagegen.cli import build_command
 from imagegen.cli.app import App
@@ -58,11 +61,11 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
     monkeypatch.setattr(Engine, "connect", connect)
     monkeypatch.setattr("imagegen.run.smoke.runner.run", run)
     monkeypatch.setattr("imagegen.app.assemble.ensure_wheels", lambda _, __, lock, **___: lock)
-    monkeypatch.setattr("imagegen.app.assemble.audit_before_image", lambda *_: None)
+    monkeypatch.setattr("imagegen.app.audit.audit_before_image", lambda *_: None)
     monkeypatch.setattr("imagegen.image.layers.built_digest", lambda *_: IMAGE)
-    monkeypatch.setattr(App, "matrix", SimpleNamespace(select=lambda _, **__: (CELL,)))
-    monkeypatch.setattr(App, "fresh_lock", lambda *_: LOCK)
-    monkeypatch.setattr(App, "settings_for", lambda self, _: self.settings)
+    monkeypatch.setattr(Matrices, "matrix", SimpleNamespace(select=lambda _, **__: (CELL,)))
+    monkeypatch.setattr(LockFiles, "fresh", lambda *_: LOCK)
+    monkeypatch.setattr(ProjectContext, "settings_for", lambda self, _: self.settings)
     return App(environment(tmp_path), tmp_path)
 
 
@@ -78,12 +81,12 @@ def required(declared: Declarations) -> SmokeRequirement:
 
 def test_a_build_that_passed_proves_its_image_to_publish(app: App) -> None:
     build(app, "--no-test")
-    assert find_saved(app.store, required(DECLARED)) is None
+    assert find_saved(app.project.store, required(DECLARED)) is None
     build(app)
-    found = find_saved(app.store, required(DECLARED))
+    found = find_saved(app.project.store, required(DECLARED))
     assert found
     assert json.loads(json.dumps(found.report))["passed"] is True
-    assert find_saved(app.store, required(Declarations())) is None, "other modules are to be imported"
+    assert find_saved(app.project.store, required(Declarations())) is None, "other modules are to be imported"
 
 
 def test_checks_that_passed_in_this_engine_do_not_run_again(
@@ -137,7 +140,7 @@ def test_the_printed_command_replaces_an_entry_point_of_the_lock(
     own = replace(LOCK, config=(ConfigField("entrypoint", ("python", "-m", "http.server"), "."),))
     printed = []
     for locked in (LOCK, own):
-        monkeypatch.setattr(App, "fresh_lock", lambda *_, locked=locked: locked)
+        monkeypatch.setattr(LockFiles, "fresh", lambda *_, locked=locked: locked)
         printed.append(build(app, "--no-test") + capfd.readouterr().err)
     assert ["own_entrypoint=True" in text for text in printed] == [False, True]
 
@@ -154,7 +157,7 @@ def test_cells_of_several_platforms_are_one_layout(app: App, tmp_path: Path, mon
         requested.append(directory)
         return tuple(BuiltImage(f"sha256:{number}", index=IMAGE) for number, _ in enumerate(cells))
 
-    monkeypatch.setattr(App, "matrix", SimpleNamespace(select=lambda _, **__: (CELL,), on_platforms=on_platforms))
+    monkeypatch.setattr(Matrices, "matrix", SimpleNamespace(select=lambda _, **__: (CELL,), on_platforms=on_platforms))
     monkeypatch.setattr(build_command, "build_layout", build_layout)
     arguments = ("--platform", "all", "--output", f"oci:{tmp_path / 'both'}")
     assert build(app, *arguments).split()[-1] == IMAGE
@@ -169,7 +172,7 @@ def test_cells_of_several_platforms_are_one_layout(app: App, tmp_path: Path, mon
             raise LockError("stale", code="lock-stale")
         return LOCK
 
-    monkeypatch.setattr(App, "fresh_lock", fresh_lock)
+    monkeypatch.setattr(LockFiles, "fresh", fresh_lock)
     requested.clear()
     with raises("lock-stale"):
         build(app, *arguments)

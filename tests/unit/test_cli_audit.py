@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from imagegen.app.audit_subjects import lock_source
 from imagegen.audit.finding_texts import catalogue
 from imagegen.audit.model import CodeGroup, CodeTarget, Elf, File, Package, Subject
-from imagegen.cli.audit_subjects import lock_source
 from imagegen.image.inventory import subjects as installed
 from tests.support.command_line import Run
 

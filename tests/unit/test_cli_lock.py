@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.app import make_locks as lock_use_case
+from imagegen.app.lock_files import LockFiles
 from imagegen.cli import lock_command
 from imagegen.cli.app import App
 from imagegen.core import git
@@ -34,7 +35,7 @@ def locked_directory(here: Machine, folder: Path) -> Lock:
 
 def app_with(here: Machine, folder: Path, locked: Lock) -> App:
     app = app_of(here, locked)
-    (cell,) = app.matrix.cells()
+    (cell,) = app.session.matrix.cells()
     cell.recipes = {BUILD.name: replace(RECIPE, releases={"1.0": LocalSource(folder)})}  # type: ignore[misc]
     return app
 
@@ -49,7 +50,7 @@ def test_sources_on_this_disk_are_compared(here: Machine, tmp_path: Path, monkey
     with raises("lock-source-changed") as caught:
         here.run(lock_command.command, "demo", "--check", app=app)
     assert caught.value.why == "1 file changed (setup.py)"
-    monkeypatch.setattr(App, "require_sound", lambda *_: None)
+    monkeypatch.setattr(LockFiles, "require_sound", lambda *_: None)
     monkeypatch.setattr(lock_use_case, "resolve_cell", lambda *_: pytest.fail("made anew"))
     with pytest.raises(pytest.fail.Exception, match="made anew"):
         here.run(lock_command.command, "demo", "--record", app=app)

@@ -15,6 +15,7 @@ from imagegen import lock
 from imagegen.app.nightly import changes, update
 from imagegen.app.nightly.propose import Proposal
 from imagegen.app.publisher import PublishJob
+from imagegen.app.session import Session
 from imagegen.cli import nightly_command
 from imagegen.cli.app import App
 from imagegen.core.errors import FetchError, TrustError
@@ -41,7 +42,7 @@ class Project(Machine):
     def app_with_cells(self) -> App:
         app = self.app
         cells = tuple(toy.cell for toy in self.toys.values())
-        app.matrix = SimpleNamespace(  # type: ignore[assignment]
+        app.session.matrices.matrix = SimpleNamespace(  # type: ignore[assignment]
             all_cells=cells,
             cells=lambda: cells,
             select=lambda pattern, **_: [each for each in cells if pattern in ("*", each.id)],
@@ -61,10 +62,10 @@ class Project(Machine):
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     project = Project(tmp_path)
 
-    def propose(app: App, time: str, _: object, cell: Cell) -> Proposal:
+    def propose(session: Session, time: str, _: object, cell: Cell) -> Proposal:
         if cell.id == "b" and not project.toys["b"].releases:
             raise FetchError("an index does not answer", fix="try again")
-        return replace(project.toys[cell.id].propose(app.find_lock(cell)), as_of=time)
+        return replace(project.toys[cell.id].propose(session.lock_files.find(cell)), as_of=time)
 
     monkeypatch.setattr(update, "propose_cell", propose)
     return project
@@ -197,7 +198,7 @@ def test_published_is_what_all_tags_of_the_run_stand_for(
     tags = SimpleNamespace(immutable="fixed", mutable=("nightly",))
     cell = project.toys["a"].cell
     publisher = SimpleNamespace(
-        session=project.app,
+        session=project.app.session,
         options=SimpleNamespace(test=test),
         jobs=lambda _: [PublishJob(cell, made, tags, expected=made.record.digest)],
         reference=lambda image: image,

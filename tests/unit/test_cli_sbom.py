@@ -11,6 +11,9 @@ from typing import cast
 import pytest
 from click.testing import CliRunner
 
+from imagegen.app.lock_files import LockFiles
+from imagegen.app.matrices import Matrices
+from imagegen.app.project import ProjectContext
 from imagegen.cli import sbom_command
 from imagegen.cli.app import App
 from imagegen.lock import read
@@ -27,9 +30,9 @@ CELL = cast("Cell", SimpleNamespace(id=LOCK.cell, image=LOCK.image, indexes=()))
 
 def app_of(root: Path, monkeypatch: pytest.MonkeyPatch, lock: Lock) -> App:
     """A session whose project has this lock; no index is asked for licences."""
-    monkeypatch.setattr(App, "matrix", SimpleNamespace(select_one=lambda _, **__: CELL))
-    monkeypatch.setattr(App, "fresh_lock", lambda *_: lock)
-    monkeypatch.setattr(App, "settings_for", lambda self, _: self.settings)
+    monkeypatch.setattr(Matrices, "matrix", SimpleNamespace(select_one=lambda _, **__: CELL))
+    monkeypatch.setattr(LockFiles, "fresh", lambda *_: lock)
+    monkeypatch.setattr(ProjectContext, "settings_for", lambda self, _: self.settings)
     monkeypatch.setattr(sbom_command, "read_known_licences", lambda *_: KnownLicences())
     return App(environment(root), root)
 

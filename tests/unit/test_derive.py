@@ -10,6 +10,7 @@ import pytest
 from imagegen.app import entries
 from imagegen.app.check_locks import LockedImage
 from imagegen.app.entries import Changes, lock_changed
+from imagegen.app.project import ProjectContext
 from imagegen.app.session import Session
 from imagegen.core.errors import ImagegenError, LockError, UsageError
 from imagegen.core.progress import Quiet
@@ -27,7 +28,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         pins = [each.pep508 for each in cell.requirements]
         if "broken" in pins:
             raise LockError("it cannot be locked", code="lock-unresolvable")
-        path = session.lock_path(cell)
+        path = session.lock_files.path(cell)
         path.parent.mkdir(exist_ok=True)
         path.write_text("\n".join([*pins, *cell.packages]))
         return LockedImage(cell, path, cast("Any", None), changed=not record)
@@ -37,7 +38,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def lock(project: Path, parent: str, name: str = "my-rl", **changes: tuple[str, ...]) -> LockedImage:
-    session = Session({"XDG_CACHE_HOME": str(project / "cache")}, project, Quiet())
+    session = Session(ProjectContext({"XDG_CACHE_HOME": str(project / "cache")}, project, Quiet()))
     cell = session.matrix.select_one(parent)
     return lock_changed(session, cell, name, Changes(**changes), LockOptions(), record=False)
 
@@ -56,7 +57,9 @@ def test_the_entry_holds_the_changes_and_nothing_else(project: Path) -> None:
         removals=("tensorboard",),
     )
     assert files(project) == ["locks/my-rl-cpu-py311.toml", "matrices/my-rl.yaml"]
-    again = Session({"XDG_CACHE_HOME": str(project / "cache")}, project, Quiet()).matrix.select_one("my-rl")
+    again = Session(
+        ProjectContext({"XDG_CACHE_HOME": str(project / "cache")}, project, Quiet())
+    ).matrices.matrix.select_one("my-rl")
     assert again.inputs == locked.cell.inputs
     required = {each.component.name: each.pep508 for each in again.requirements}
     assert {"transformers==5.9.0", "math-verify", "ray[default]"} <= set(required.values())

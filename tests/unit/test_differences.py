@@ -99,9 +99,9 @@ def test_a_lock_of_another_format_has_the_same_sum_of_wheels() -> None:
 def test_a_verdict_names_what_refuses_else_what_warns() -> None:
     warning = replace(RULE, id="b", severity="warning", because="B.")
     both = (Conflict((RULE,), {}), Conflict((warning,), {}))
-    assert LockVerdict.of(Verdict("incompatible", both)) == LockVerdict(True, ("a",), "A.")
-    assert LockVerdict.of(Verdict("unknown", both[1:])) == LockVerdict(False, ("b",), "B.")
-    assert LockVerdict.of(Verdict("compatible")) == LockVerdict(False)
+    assert LockVerdict.of(Verdict("incompatible", both)) == LockVerdict("conflict", ("a",), "A.")
+    assert LockVerdict.of(Verdict("unknown", both[1:])) == LockVerdict("no known conflict", ("b",), "B.")
+    assert LockVerdict.of(Verdict("compatible")) == LockVerdict("no known conflict")
 
 
 @pytest.mark.parametrize(
@@ -122,14 +122,16 @@ def test_a_chart_has_a_point_for_each_lock_and_larger_ones_higher(sizes: list[in
     steps = tuple(LockChange("2026-11-20", "0" * 40, (), lock=LockSummary(size)) for size in reversed(sizes))
     chart = differences.chart("a", History(steps))
     assert chart
-    assert [point.size for point in chart.points] == sizes
-    assert [0 < point.x < 100 for point in chart.points] == [True] * len(sizes)
-    assert sorted(point.x for point in chart.points) == [point.x for point in chart.points]
-    drawn = [(point.size, point.y) for point in chart.points if point.size is not None and point.y is not None]
+    assert [point["size"] for point in chart["points"]] == sizes
+    assert [0 < point["x"] < 100 for point in chart["points"]] == [True] * len(sizes)
+    assert sorted(point["x"] for point in chart["points"]) == [point["x"] for point in chart["points"]]
+    drawn = [
+        (point["size"], point["y"]) for point in chart["points"] if point["size"] is not None and point["y"] is not None
+    ]
     assert len(drawn) == len(sizes) - sizes.count(None)
-    assert all(0 <= y <= chart.height for _, y in drawn)
+    assert all(0 <= y <= chart["height"] for _, y in drawn)
     assert all((y > other_y) == (size < other) for size, y in drawn for other, other_y in drawn if size != other)
-    assert len(chart.lines) == max(len(drawn) - 1, 0)
+    assert len(chart["lines"]) == max(len(drawn) - 1, 0)
 
 
 def test_a_history_without_locks_has_no_chart() -> None:
@@ -141,19 +143,19 @@ def test_a_history_without_locks_has_no_chart() -> None:
 
 def test_pages_lead_to_their_neighbours_and_the_newest_to_the_files() -> None:
     newest, middle, oldest = differences.pages(CellHistory("a", HISTORY, (("lock", "a.toml"),)))
-    assert (newest.later, newest.earlier) == (None, ("a-2026-11-13-2.html", "2026-11-13 (2)"))
-    assert (middle.later, middle.earlier) == (
+    assert (newest["later"], newest["earlier"]) == (None, ("a-2026-11-13-2.html", "2026-11-13 (2)"))
+    assert (middle["later"], middle["earlier"]) == (
         ("a-uncommitted.html", "2026-11-20 (not committed)"),
         ("a-2026-11-13.html", "2026-11-13"),
     )
-    assert (oldest.later, oldest.earlier) == (("a-2026-11-13-2.html", "2026-11-13 (2)"), None)
-    assert [page.downloads for page in (newest, middle, oldest)] == [(("lock", "a.toml"),), (), ()]
-    assert [page.command for page in (newest, middle, oldest)] == [
+    assert (oldest["later"], oldest["earlier"]) == (("a-2026-11-13-2.html", "2026-11-13 (2)"), None)
+    assert [page["downloads"] for page in (newest, middle, oldest)] == [(("lock", "a.toml"),), (), ()]
+    assert [page["command"] for page in (newest, middle, oldest)] == [
         "imagegen diff 0123456789ab:a a", "imagegen diff fedcba987654:a 0123456789ab:a", "",
     ]  # fmt: skip
-    assert [[each.name for each in rows] for rows in (newest.moved, newest.added, newest.removed)] == [
+    assert [[each.name for each in rows] for rows in (newest["moved"], newest["added"], newest["removed"])] == [
         ["torch", "deep-ep"], ["numpy"], ["pandas"],
     ]  # fmt: skip
-    assert (newest.growth, middle.growth, oldest.growth) == (210_000_000, 0, None)
-    assert newest.before and newest.after
-    assert (newest.before.name, newest.after.name) == ("conflict", "no known conflict")
+    assert (newest["growth"], middle["growth"], oldest["growth"]) == (210_000_000, 0, None)
+    assert newest["before"] and newest["after"]
+    assert (newest["before"].name, newest["after"].name) == ("conflict", "no known conflict")

@@ -11,6 +11,7 @@ import pytest
 
 from imagegen.app.import_image import import_image, is_image
 from imagegen.app.import_project import Imported
+from imagegen.app.project import ProjectContext
 from imagegen.app.session import Session
 from imagegen.core.errors import MatrixErrors, UsageError
 from imagegen.core.progress import Quiet
@@ -128,7 +129,7 @@ def saved(path: Path, layers: list[Things], config: dict[str, Any]) -> Path:
 
 def run(project: Path, config: dict[str, Any] = CONFIG, *layers: Things) -> Imported:
     archive = saved(project / "image.tar", list(layers or (BASE, STACK, ABOVE)), config)
-    session = Session({"XDG_CACHE_HOME": str(project.parent / "cache")}, project, Quiet())
+    session = Session(ProjectContext({"XDG_CACHE_HOME": str(project.parent / "cache")}, project, Quiet()))
     return import_image(session, str(archive), "my-rl")
 
 
@@ -181,7 +182,7 @@ def test_an_image_without_packages_is_refused(project: Path) -> None:
 
 
 def test_an_image_has_a_name_of_its_own(project: Path) -> None:
-    session = Session({"XDG_CACHE_HOME": str(project.parent / "cache")}, project, Quiet())
+    session = Session(ProjectContext({"XDG_CACHE_HOME": str(project.parent / "cache")}, project, Quiet()))
     with pytest.raises(UsageError) as raised:
         import_image(session, "demo:1", None)
     assert raised.value.code == "usage-name-missing"
@@ -219,7 +220,7 @@ def test_names_of_images_and_of_files(project: Path) -> None:
 def test_a_malformed_matrix_is_refused_before_the_image_is_read(project: Path) -> None:
     (project / "matrices").mkdir()
     (project / "matrices" / "mine.yaml").write_text("images: [")
-    session = Session({"XDG_CACHE_HOME": str(project.parent / "cache")}, project, Quiet())
+    session = Session(ProjectContext({"XDG_CACHE_HOME": str(project.parent / "cache")}, project, Quiet()))
     (project / "odd.tar").write_bytes(b"no image")
     with pytest.raises(MatrixErrors):
         import_image(session, str(project / "odd.tar"), "my-rl")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.app.import_project import FILES, Selection, import_project
+from imagegen.app.project import ProjectContext
 from imagegen.app.session import Session
 from imagegen.core.progress import Quiet
 
@@ -18,7 +19,7 @@ PAGE = (Path(__file__).parents[2] / "docs/how-to/start-from-what-you-have.md").r
 def test_the_example_gives_the_image_of_the_page(tmp_path: Path) -> None:
     (example,) = re.findall(r"```text\n# requirements.txt\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "requirements.txt").write_text(example)
-    session = Session({"XDG_CACHE_HOME": str(tmp_path / "cache")}, tmp_path, Quiet())
+    session = Session(ProjectContext({"XDG_CACHE_HOME": str(tmp_path / "cache")}, tmp_path, Quiet()))
     imported = import_project(session, tmp_path / "requirements.txt", "my-rl", Selection())
     assert (imported.cell.base.name, imported.cell.cuda) == ("debian12-gpu", "cu128")
     assert [pin.package for pin in imported.found.pins] == ["torch", "vllm"]
@@ -32,7 +33,7 @@ def test_the_dockerfile_gives_the_image_of_the_page(tmp_path: Path) -> None:
     (tmp_path / "deploy").mkdir()
     (tmp_path / "deploy/serve.sh").write_text("#!/bin/sh\n")
     (tmp_path / "deploy/serve.sh").chmod(0o755)
-    session = Session({"XDG_CACHE_HOME": str(tmp_path / "cache")}, tmp_path, Quiet())
+    session = Session(ProjectContext({"XDG_CACHE_HOME": str(tmp_path / "cache")}, tmp_path, Quiet()))
     imported = import_project(session, tmp_path / "Dockerfile", "my-rl", Selection())
     cell = imported.cell
     assert cell.cuda == "cu128"

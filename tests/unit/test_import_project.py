@@ -12,6 +12,7 @@ from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
 from imagegen.app import make_locks
 from imagegen.app.import_project import Imported, Selection, find_file, import_project, known_facts
+from imagegen.app.project import ProjectContext
 from imagegen.app.session import Session
 from imagegen.core.errors import ImagegenError, Location, LockError, ProjectFileError, UsageError
 from imagegen.core.progress import Quiet
@@ -39,7 +40,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def session_of(project: Path) -> Session:
-    return Session({"XDG_CACHE_HOME": str(project.parent / "cache")}, project, Quiet())
+    return Session(ProjectContext({"XDG_CACHE_HOME": str(project.parent / "cache")}, project, Quiet()))
 
 
 def run(project: Path, text: str, name: str | None = "my-rl", file: str = "requirements.txt") -> Imported:
@@ -50,7 +51,7 @@ def run(project: Path, text: str, name: str | None = "my-rl", file: str = "requi
 def test_the_entry_is_complete_and_explained(project: Path, golden: Callable[[str, str], None]) -> None:
     imported = run(project, REQUIREMENTS)
     golden("import/requirements.yaml", imported.path.read_text())
-    cell = session_of(project).matrix.select_one("my-rl")
+    cell = session_of(project).matrices.matrix.select_one("my-rl")
     assert (cell.id, cell.base.name, cell.cuda) == ("my-rl-cu128-py311", "debian12-gpu", "cu128")
     assert {each.component.name: each.pep508 for each in cell.requirements}["torch"] == "torch==2.8.0"
     assert [each.place.line for each in imported.omissions] == [6]
@@ -144,7 +145,7 @@ def test_an_unknown_base_image_never_gives_an_image_without_cuda(
 ) -> None:
     (project / "Dockerfile").write_text(f"FROM {base}\nRUN pip install {packages}\n")
     found = dockerfile.read(project / "Dockerfile", {}).recover(MarkerTarget("3.11"))
-    facts = known_facts(session_of(project))
+    facts = known_facts(session_of(project).matrices)
     if cuda:
         assert entry.choose_cuda(found, facts).value == cuda
         return
@@ -257,7 +258,7 @@ RUN echo /opt/scorer/lib > /etc/ld.so.conf.d/scorer.conf && ldconfig
     (project / ".env").write_text("")
     imported = run(project, text, file="Dockerfile")
     golden("import/dockerfile.yaml", imported.path.read_text())
-    cell = session_of(project).matrix.select_one("my-rl")
+    cell = session_of(project).matrices.matrix.select_one("my-rl")
     assert {each.name: each.value for each in cell.config} == {"entrypoint": ("python", "/srv/serve.py")}
     assert [(each.path, each.source) for each in cell.copies] == [
         ("/opt/scorer", "scorer"), ("/srv/serve.py", "serve.py"),
@@ -471,7 +472,7 @@ build-backend = "uv_build"
 def test_a_project_that_is_a_package_is_in_the_image(project: Path, golden: Callable[[str, str], None]) -> None:
     imported = run(project, PACKAGE, file="pyproject.toml")
     golden("import/package.yaml", imported.path.read_text())
-    cell = session_of(project).matrix.select_one("my-rl")
+    cell = session_of(project).matrices.matrix.select_one("my-rl")
     own = {each.component.name: each.own.path for each in cell.requirements if each.own}
     assert own == {"my-app": "."}
     assert imported.missing == 0

@@ -42,7 +42,7 @@ from tests.support.matrix_samples import SMALL, complaint, load
 from tests.support.tiny_lock import LOCK
 
 if TYPE_CHECKING:
-    from imagegen.app.session import Session
+    from imagegen.app.lock_files import LockFiles
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 TEXT = SMALL.replace("    gpus: [sm_90]", "    gpus: [sm_90]\n    ldconfig: {/opt/b/lib: Why b., /opt/a: Why a.}")
@@ -239,9 +239,9 @@ def test_the_error_names_the_line_of_the_matrix(
 
     monkeypatch.setattr("imagegen.image.layers.resolve_layers", lambda *_: [])
     monkeypatch.setattr("imagegen.image.layers.ensure_layers", ensure_layers)
-    session = SimpleNamespace(store=image.store, progress=Quiet(), context_for=lambda _: context)
+    project = SimpleNamespace(store=image.store, progress=Quiet(), context_for=lambda _: context)
     with raises("lock-ldconfig-invalid") as built:
-        assemble_image(cast("Session", session), cell, lock, audit=False)
+        assemble_image(cast("LockFiles", SimpleNamespace(project=project)), cell, lock, audit=False)
     assert audited.value.where == built.value.where == place
 
 

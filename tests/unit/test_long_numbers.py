@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from imagegen.app.find_wheel import _parse_component
 from imagegen.app.nightly.releases import _is_of
 from imagegen.audit import catalogue
 from imagegen.audit.contents import _within
 from imagegen.audit.libraries import _by_number
 from imagegen.audit.readers.wheel import Wheel
-from imagegen.cli.wheels_find import _parse_component
 from imagegen.compare.difference import goes_back
 from imagegen.core import types
 from imagegen.core.errors import MatrixErrors, UsageError, WheelError

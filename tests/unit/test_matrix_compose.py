@@ -182,16 +182,15 @@ def test_a_rule_that_an_image_accepts_only_warns(tmp_path: Path) -> None:
         loaded = load(tmp_path / name, text)
         (cell,) = loaded.select("small")
         app = App({}, tmp_path)
-        app.__dict__["matrix"] = loaded
-        facts = in_cell(
-            Facts({"torch": Fact.exactly("2.13.0"), "numpy": Fact.exactly("2.3.5")}, {}, {}, closed=True), cell
-        )
+        vars(app.session.matrices)["matrix"] = loaded
+        versions = {"torch": Fact.exactly("2.13.0"), "numpy": Fact.exactly("2.3.5")}
+        facts = in_cell(Facts(versions, {}, {}, closed=True), cell)
         if weight == "error":
             with pytest.raises(IncompatibleError):
-                app.require_compatible(cell, facts)
+                app.session.judge.require_compatible(cell, facts)
         else:
-            app.require_compatible(cell, facts)
-            assert [each.severity for each in app._warnings[cell.id]] == ["warning"]
+            app.session.judge.require_compatible(cell, facts)
+            assert [each.severity for each in app.session.judge._warnings[cell.id]] == ["warning"]
 
 
 def test_an_override_has_one_meaning(tmp_path: Path) -> None:

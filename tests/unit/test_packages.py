@@ -26,17 +26,20 @@ def session(tmp_path: Path) -> Session:
         "numpy", "pypi", "2026-11-20", None, (), {"2.4.6": ReleaseMetadata("2.4.6", "2026-11-10", "", (), ())}
     )
     known = MetadataCache(lambda name: table_of(harvested) if name in ("numpy", "torch") else None)
-    return cast(Session, SimpleNamespace(store=Store(tmp_path), metadata=known))
+    matrices = SimpleNamespace(
+        project=SimpleNamespace(store=Store(tmp_path)), knowledge_files=SimpleNamespace(metadata=known)
+    )
+    return cast("Session", SimpleNamespace(matrices=matrices))
 
 
 def test_packages_of_several_locks(session: Session) -> None:
     antlr, _, *others = LOCK.wheels
     hydra = wheel("hydra-core", "1.3.2", "f" * 64)
     first = replace(LOCK, wheels=(antlr, hydra, *others))
-    UPLOADS.put(session.store, hydra.file.digest, "2026-11-19")
+    UPLOADS.put(session.matrices.project.store, hydra.file.digest, "2026-11-19")
     later = replace(LOCK, cell="later", as_of="2026-11-24T00:00:00Z", wheels=(hydra,))
     newer = replace(LOCK, cell="newer", wheels=(wheel("numpy", "2.10.0", "e" * 64),))
-    rows = packages_of(session, [first, later, newer], {hydra.file.sha256: Licence(text="MIT")})
+    rows = packages_of(session.matrices, [first, later, newer], {hydra.file.sha256: Licence(text="MIT")})
     assert [(row.name, row.version) for row in rows] == [
         ("antlr4-python3-runtime", "4.9.3"), ("hydra-core", "1.3.2"), ("numpy", "2.10.0"), ("numpy", "2.4.6"),
         ("torch", "2.13.0+cpu"),

@@ -86,21 +86,21 @@ def test_the_pages(files: dict[str, bytes], golden: Callable[[str, str], None]) 
 
 
 def test_an_image_is_started_by_digest_where_it_is_published(report: site_report.SiteReport) -> None:
-    gpu, cpu = site_view.index(report).sheets
+    gpu, cpu = site_view.index(report)["sheets"]
     digest = f"ghcr.io/acme/rl/tiny@sha256:{'e' * 64}"
-    texts = dict(gpu.specifications)
+    texts = dict(gpu["specifications"])
     assert (texts["Docker"], texts["Dockerfile"]) == (f"docker pull {digest}", f"FROM {digest}")
     assert all(digest in texts[name] for name in ("Docker Compose", "Kubernetes"))
-    assert dict(cpu.specifications)["Dockerfile"] == f"FROM imagegen/tiny@sha256:{'e' * 64}"
-    assert "Docker" not in dict(cpu.specifications)
+    assert dict(cpu["specifications"])["Dockerfile"] == f"FROM imagegen/tiny@sha256:{'e' * 64}"
+    assert "Docker" not in dict(cpu["specifications"])
 
 
 def test_the_chooser_offers_what_the_images_have(report: site_report.SiteReport) -> None:
     whole = site_view.index(report)
-    assert whole.choices == ChooserValues(
+    assert whole["choices"] == ChooserValues(
         ("RTX 5090", "RTX PRO 6000", "none: CPU"), ("none",), ("13.0",), ("3.12", "3.11")
     )
-    assert [sheet.choice.cuda for sheet in whole.sheets] == [("13.0",), ()]
+    assert [sheet["choice"].cuda for sheet in whole["sheets"]] == [("13.0",), ()]
 
 
 def test_the_chooser_proposes_tested_images_first(report: site_report.SiteReport) -> None:
@@ -119,9 +119,9 @@ def test_the_chooser_proposes_tested_images_first(report: site_report.SiteReport
 
 
 def test_the_heat_map_has_each_cell_once(report: site_report.SiteReport) -> None:
-    heat = site_view.index(report).heat
-    found = [(row.image, [[cell.cell for cell in cells] for cells in row.columns]) for row in heat.rows]
-    assert heat.cudas == ("CPU", "13.0")
+    heat = site_view.index(report)["heat"]
+    found = [(row["image"], [[cell["cell"] for cell in cells] for cells in row["columns"]]) for row in heat["rows"]]
+    assert heat["cudas"] == ["CPU", "13.0"]
     assert found == [("tiny", [["tiny-cpu-py311"], ["tiny-gpu", "tiny-gpu-py312"]]), ("worse", [["worse-cpu"], []])]
 
 
@@ -159,14 +159,14 @@ def test_what_is_not_known_is_said(files: dict[str, bytes]) -> None:
 def test_a_cell_without_a_lock_has_a_page_of_what_is_known(
     report: site_report.SiteReport, files: dict[str, bytes]
 ) -> None:
-    free, bad = site_view.index(report).unlocked
-    assert [(each.name, each.allowed) for each in free.constraints] == [
+    free, bad = site_view.index(report)["unlocked"]
+    assert [(each.name, each.allowed) for each in free["constraints"]] == [
         ("numpy", "any version"),
         ("torch", "==2.13.0, index wheels-cpu"),
     ]
-    assert free.declarations == (("without wandb", "Nothing logs."),)
-    assert free.locked == (("tiny-gpu", "tiny-gpu.html"), ("tiny-cpu-py311", "tiny-cpu-py311.html"))
-    commands = [[command for _, command in page.commands] for page in (free, bad)]
+    assert free["declarations"] == (("without wandb", "Nothing logs."),)
+    assert free["locked"] == (("tiny-gpu", "tiny-gpu.html"), ("tiny-cpu-py311", "tiny-cpu-py311.html"))
+    commands = [[command for _, command in page["commands"]] for page in (free, bad)]
     names = ("lock", "build", "why")
     assert commands == [[f"imagegen {each} tiny-gpu-py312" for each in names], ["imagegen why worse-cpu"]]
     page = text(parsed(files["cells/worse-cpu.html"]))
@@ -285,7 +285,7 @@ def _saying(words: str, report: site_report.SiteReport) -> site_report.SiteRepor
 
 
 def _changed(step: LockChange, words: str) -> LockChange:
-    verdict = LockVerdict(refused=True, rules=(words,), reason=words)
+    verdict = LockVerdict("conflict", rules=(words,), reason=words)
     summary = replace(step.lock, verdict=verdict) if step.lock else None
     found = step.difference and replace(
         step.difference,

@@ -124,7 +124,7 @@ def command(
         return
     requested = [_known(app, name) for name in _packages(app, components)]
     before = {package.name: package for package in requested}
-    settings = package_index.with_indexes(app.settings, _indexes(app))
+    settings = package_index.with_indexes(app.project.settings, _indexes(app))
     results: list[dict[str, Any]] = []
     harvested: list[PackageReleases] = []
     try:
@@ -133,7 +133,11 @@ def command(
             harvested.append(package)
     finally:  # harvested packages are kept if others fail
         if verdicts:
-            cells, rules, load = app.matrix.all_cells, app.matrix.rules, partial(metadata.load, app.matrix_directories)
+            cells, rules, load = (
+                app.session.matrix.all_cells,
+                app.session.matrix.rules,
+                partial(metadata.load, app.project.matrix_directories),
+            )
             click.echo(summary.render(summary.compare(before, harvested, cells, rules, load)), nl=False)
         if as_json:
             app.json(sorted(results, key=lambda result: str(result["package"])))
@@ -154,8 +158,10 @@ def _scan_wheels(
         raise UsageError("--dry-run is for --scan", code="usage-option-conflict", fix=fix)
     if verdicts:
         raise UsageError("--verdicts is not for --scan", code="usage-option-conflict")
-    known_components = app.matrix.components.values()
-    packages = {_package(known_components, name) for name in components} or set(scans.names(app.matrix_directories))
+    known_components = app.session.matrix.components.values()
+    packages = {_package(known_components, name) for name in components} or set(
+        scans.names(app.project.matrix_directories)
+    )
     _write_scans(app, sorted(packages), dry_run=dry_run, as_json=as_json)
 
 
@@ -166,11 +172,11 @@ def _write_scans(app: App, packages: Sequence[str], *, dry_run: bool, as_json: b
     """
 
     def load_scans(name: str) -> PackageScans:
-        return scans.load(app.matrix_directories, name) or PackageScans(name, DEFAULT, SINCE)
+        return scans.load(app.project.matrix_directories, name) or PackageScans(name, DEFAULT, SINCE)
 
     today = str(dt.datetime.now(dt.UTC).date())
-    settings = package_index.with_indexes(app.settings, _indexes(app))
-    context = Context(app.store, settings, app.progress)
+    settings = package_index.with_indexes(app.project.settings, _indexes(app))
+    context = Context(app.project.store, settings, app.progress)
     with Client(settings) as client:
         requested = [published.required(load_scans(name), client, context) for name in packages]
         for package in requested:
@@ -194,19 +200,19 @@ def _summary(required: RequiredScans) -> str:
 
 def _keep_scans(app: App, package: PackageScans) -> None:
     """Write a package's file if that changes it."""
-    if package.releases and package != scans.load(app.matrix_directories, package.name):
-        scans_file.write(package, scans.path_of(app.project / "matrices", package.name))
+    if package.releases and package != scans.load(app.project.matrix_directories, package.name):
+        scans_file.write(package, scans.path_of(app.project.directory / "matrices", package.name))
 
 
 def _result(app: App, required: RequiredScans) -> dict[str, Any]:
     name = required.known.name
     wheels = [{"wheel": wheel.link.filename, "sha256": wheel.sha256, "size": size} for wheel, size in required.wheels]
-    path = str(scans.path_of(app.project / "matrices", name))
+    path = str(scans.path_of(app.project.directory / "matrices", name))
     return {"package": name, "path": path, "releases": required.releases, "wheels": wheels, "bytes": required.size}
 
 
 def _add_torch(app: App, requested: str, *, as_json: bool) -> None:
-    added = torch_index.add(requested, Context(app.store, app.settings, app.progress))
+    added = torch_index.add(requested, Context(app.project.store, app.project.settings, app.progress))
     for release in added:
         news = "added" if release.written else "nothing new"
         app.progress.say(
@@ -217,10 +223,10 @@ def _add_torch(app: App, requested: str, *, as_json: bool) -> None:
 
 
 def _refresh_interpreters(app: App, release: str, *, as_json: bool) -> None:
-    path = app.project / "matrices" / interpreters.FILE
+    path = app.project.directory / "matrices" / interpreters.FILE
     directory = shipped("matrices")
     earlier = () if path.parent.resolve() == directory.resolve() else matrix.load([directory]).interpreters
-    builds = interpreters.builds(release, app.settings)
+    builds = interpreters.builds(release, app.project.settings)
     written = interpreters.write(builds, release, str(dt.datetime.now(dt.UTC).date()), path, earlier)
     versions = [build.version for build in builds]
     app.progress.say(
@@ -231,12 +237,12 @@ def _refresh_interpreters(app: App, release: str, *, as_json: bool) -> None:
 
 
 def _write_models(app: App, *, as_json: bool) -> None:
-    settings = package_index.with_indexes(app.settings, _indexes(app))
+    settings = package_index.with_indexes(app.project.settings, _indexes(app))
     packages = {name: _known(app, name) for name in PACKAGES}
     today = str(dt.datetime.now(dt.UTC).date())
     models = model_types.read(packages, settings, today, app.progress)
-    path = app.project / "matrices" / model_table.FILE
-    changed = replace(models, read="") != replace(model_table.load(app.matrix_directories), read="")
+    path = app.project.directory / "matrices" / model_table.FILE
+    changed = replace(models, read="") != replace(model_table.load(app.project.matrix_directories), read="")
     if changed:
         harvested.write(path, model_table.dumps(models))
     app.progress.say(f"{counted(len(models.first), 'model type')}, {'written' if changed else 'nothing new'} ({path})")
@@ -245,19 +251,19 @@ def _write_models(app: App, *, as_json: bool) -> None:
 
 
 def _write_api(app: App, requested: Sequence[str], *, as_json: bool) -> None:
-    packages = [_package(app.matrix.components.values(), name) for name in requested]
-    packages = packages or shared_names.names(app.matrix_directories)
+    packages = [_package(app.session.matrix.components.values(), name) for name in requested]
+    packages = packages or shared_names.names(app.project.matrix_directories)
     if unknown := [name for name in packages if not starts(name)]:
         raise UsageError(
             f"{', '.join(unknown)}: not known which modules of it normal use imports",
             code="usage-invalid-value",
             fix="name packages under `users:` in imagegen/audit/data/api.yaml",
         )
-    settings = package_index.with_indexes(app.settings, _indexes(app))
+    settings = package_index.with_indexes(app.project.settings, _indexes(app))
     results = []
     for package in package_names.read(packages, settings, str(dt.datetime.now(dt.UTC).date()), app.progress):
-        before = shared_names.load(app.matrix_directories, package.package)
-        path = shared_names.path_of(app.project / "matrices", package.package)
+        before = shared_names.load(app.project.matrix_directories, package.package)
+        path = shared_names.path_of(app.project.directory / "matrices", package.package)
         changed = before is None or replace(package, read="") != replace(before, read="")
         if changed:
             harvested.write(path, shared_names.dumps(package))
@@ -273,8 +279,8 @@ def _packages(app: App, requested: Sequence[str]) -> list[str]:
 
     A component without a file is not looked up: its name on the index may belong to another project, as with apex.
     """
-    components = app.matrix.components.values()
-    chosen = {_package(components, name) for name in requested} or set(metadata.names(app.matrix_directories))
+    components = app.session.matrix.components.values()
+    chosen = {_package(components, name) for name in requested} or set(metadata.names(app.project.matrix_directories))
     if not requested and (without := sorted({component.package for component in components} - chosen)):
         app.progress.say(f"without a file, and so not asked for: {', '.join(without)}")
     return sorted(chosen)
@@ -292,24 +298,26 @@ def _package(components: Iterable[Component], name: str) -> str:
 
 
 def _known(app: App, package: str) -> PackageReleases:
-    return metadata.load(app.matrix_directories, package) or PackageReleases(package, DEFAULT, None, None, (), {})
+    return metadata.load(app.project.matrix_directories, package) or PackageReleases(
+        package, DEFAULT, None, None, (), {}
+    )
 
 
 def _pinned(app: App) -> dict[str, frozenset[Version]]:
     """Return the pre-releases that the harvested packages require exactly, by package."""
-    names = metadata.names(app.matrix_directories)
-    packages = (metadata.load(app.matrix_directories, name) for name in names)
+    names = metadata.names(app.project.matrix_directories)
+    packages = (metadata.load(app.project.matrix_directories, name) for name in names)
     return metadata.pinned_prereleases(package for package in packages if package)
 
 
 def _indexes(app: App) -> dict[str, Index]:
-    return {alias: index for cell in app.matrix.cells() for alias, index in cell.indexes.items()}
+    return {alias: index for cell in app.session.matrix.cells() for alias, index in cell.indexes.items()}
 
 
 def _keep(app: App, package: PackageReleases, before: PackageReleases) -> dict[str, Any]:
     """Write a changed file, log the changes and return them."""
     changed = replace(package, read=before.read) != before
-    path = metadata.path_of(app.project / "matrices", package.name)
+    path = metadata.path_of(app.project.directory / "matrices", package.name)
     if changed:
         metadata_file.write(package, path)
     old, new = before.releases, package.releases

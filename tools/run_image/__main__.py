@@ -61,16 +61,16 @@ def write(
     DIR/run_image.py unpacks the files there, verifies the sha256 of each, and runs the smoke checks or a command with
     the host's GPUs. `results` reads the results of the checks.
     """
-    chosen = app.matrix.select_one(cell)
+    chosen = app.session.matrix.select_one(cell)
     require_new(output)
     present = _read_inventory(inventory) if inventory else {}
-    lock = ensure_wheels(app, chosen, app.fresh_lock(chosen))
-    image = assemble_image(app, chosen, lock, audit=not no_audit)
-    plan = export.plan(image, app.store, present, app.progress)
+    lock = ensure_wheels(app.session, chosen, app.session.lock_files.fresh(chosen))
+    image = assemble_image(app.session.lock_files, chosen, lock, audit=not no_audit)
+    plan = export.plan(image, app.project.store, present, app.progress)
     if dry_run:
         figures = plan.as_dict()
     else:
-        figures = export.write(plan, lock, chosen.declarations, output, app.store, app.progress)
+        figures = export.write(plan, lock, chosen.declarations, output, app.project.store, app.progress)
     if as_json:
         app.json(figures)
         return
@@ -108,10 +108,10 @@ def read(app: App, *, cell: str, file: Path, require_gpu: bool, measure: bool, a
 
     The store keeps smoke checks that all passed, for `imagegen publish` and `imagegen report`.
     """
-    chosen = app.matrix.select_one(cell, single=measure)
-    lock = with_local_wheels(app.fresh_lock(chosen), app.store)[0]
+    chosen = app.session.matrix.select_one(cell, single=measure)
+    lock = with_local_wheels(app.session.lock_files.fresh(chosen), app.project.store)[0]
     names = numerics.CHECKS if measure else ()
-    image = layers.built_digest(lock, app.store)
+    image = layers.built_digest(lock, app.project.store)
     if image is None:
         fix = f"`python -m tools.run_image export {chosen.id}` builds it"
         raise SmokeError(f"{chosen.id} was not built on this machine", code="smoke-not-built", fix=fix)
@@ -119,9 +119,9 @@ def read(app: App, *, cell: str, file: Path, require_gpu: bool, measure: bool, a
     checks = {environment.name: applicable(parts(environment.lock), names) for environment in lock.environments}
     report = read_results(file, required, checks, chosen.id)
     if measure:
-        numerics.remember(app.store, image, report)
+        numerics.remember(app.project.store, image, report)
     elif report.passed:
-        save_passed_report(app.store, passed_report(report, required, lock))
+        save_passed_report(app.project.store, passed_report(report, required, lock))
     present_report(app, chosen, report, as_json=as_json)
 
 

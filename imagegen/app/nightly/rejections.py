@@ -34,8 +34,5 @@ def rejection_by_error(error: ImagegenError, packages: Collection[str]) -> Rejec
     """Return the rejection for an error; it blames the packages that the error names."""
     errors = error.errors if isinstance(error, ErrorGroup) else [error]
     names = frozenset(canonicalize_name(name) for name in _NAMED.findall(str(error)))
-    return Rejection("; ".join(_line(part) for part in errors), names & set(packages))
-
-
-def _line(error: ImagegenError) -> str:
-    return cut(": ".join(filter(None, [error.what, " ".join((error.why or "").split())])), _LONGEST)
+    lines = (": ".join(filter(None, [part.what, " ".join((part.why or "").split())])) for part in errors)
+    return Rejection("; ".join(cut(line, _LONGEST) for line in lines), names & set(packages))

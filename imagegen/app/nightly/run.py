@@ -11,30 +11,18 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NoReturn, Protocol
+from typing import Literal, NoReturn
 
 from imagegen import lock
 from imagegen.app.nightly import changes, sentences
 from imagegen.app.nightly.propose import Proposal
+from imagegen.app.publish import PublishedImage
 from imagegen.compare.difference import ComparisonFacts
 from imagegen.core.errors import ImagegenError
-from imagegen.lock.model import Lock, Record
+from imagegen.lock.model import Lock
 from imagegen.spec.model import Cell
 
 Result = Literal["unchanged", "proposed", "published", "failed"]
-
-
-class Publication(Protocol):
-    """An image that is in the registry, under its tags."""
-
-    @property
-    def digest(self) -> str: ...
-
-    @property
-    def record(self) -> Record: ...
-
-    @property
-    def changed(self) -> bool: ...  # whether the registry has anything now that it had not
 
 
 LockedCells = Sequence[tuple[Cell, Lock]]  # one, or all whose images are one index
@@ -50,7 +38,7 @@ class Steps:
 
     propose: Callable[[Cell], Proposal]
     published: Callable[[LockedCells], bool] = _unused  # whether all requested tags name what the locks record
-    publish: Callable[[LockedCells], Sequence[Publication]] = (
+    publish: Callable[[LockedCells], Sequence[PublishedImage]] = (
         _unused  # builds, audits, pushes and smoke-tests, then moves the tags
     )
 
@@ -125,13 +113,7 @@ def _run_group(
 
 
 def _failed(
-    cell: Cell,
-    proposal: Proposal | None,
-    error: ImagegenError,
-    seconds: float,
-    locks: LockRepository,
-    *,
-    written: bool,
+    cell: Cell, proposal: Proposal | None, error: ImagegenError, seconds: float, locks: LockRepository, *, written: bool
 ) -> CellOutcome:
     """Return the outcome of a cell whose group failed; `written` is whether the group's candidates are."""
     candidate = locks.candidate(cell.id) if written and proposal and proposal.changed else None
@@ -164,15 +146,11 @@ def _save_proposed(proposal: Proposal, locks: LockRepository) -> CellOutcome:
     return CellOutcome(proposal.cell.id, "proposed" if proposal.changed else "unchanged", 0, proposal)
 
 
-def _save_published(proposal: Proposal, published: Publication, locks: LockRepository) -> CellOutcome:
+def _save_published(proposal: Proposal, published: PublishedImage, locks: LockRepository) -> CellOutcome:
     locked = replace(proposal.after, record=published.record)
-    final = replace(proposal, after=locked) if proposal.changed else _recorded(proposal, locked)
+    # Only a record is not a change.
+    final = replace(proposal, before=proposal.before if proposal.changed else locked, after=locked)
     if locked != proposal.before:
         locks.save(final)
     result: Result = "published" if proposal.changed or published.changed else "unchanged"
     return CellOutcome(proposal.cell.id, result, 0, final, published.digest)
-
-
-def _recorded(proposal: Proposal, locked: Lock) -> Proposal:
-    """Return the proposal with the recorded lock as `before` and `after`, because only a record is not a change."""
-    return replace(proposal, before=locked, after=locked)

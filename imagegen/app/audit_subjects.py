@@ -8,11 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from imagegen.app.audit import refused_keywords
+from imagegen.app.session import Session
+from imagegen.audit.check import audit
 from imagegen.audit.model import Subject
+from imagegen.audit.report import AuditReport
 from imagegen.audit.sarif import LockLocation
-from imagegen.cli.app import App
 from imagegen.core.errors import OptionConflictError, UsageError
 from imagegen.core.gpu import Gpu
+from imagegen.spec.questions import vocabulary_of
 
 Audited = tuple[Subject, LockLocation | None]  # with the lock file of the subject, if the repository has it
 
@@ -57,35 +61,44 @@ class AuditArguments:
             )
 
 
-def subjects(app: App, required: AuditArguments) -> Iterator[Audited]:
+def run_audits(session: Session, required: AuditArguments) -> Iterator[tuple[AuditReport, LockLocation | None]]:
+    """Yield the report about each requested subject, with the lock file of the subject."""
+    gpus = tuple(session.matrix.gpus.values())
+    for subject, source in subjects(session, required):
+        yield audit(subject, gpus, refused_keywords(session.matrices, subject)), source
+
+
+def subjects(session: Session, required: AuditArguments) -> Iterator[Audited]:
     """Yield the requested subjects; each is read when it is yielded. Raises UsageError if one does not exist."""
-    for subject, source in _read_subjects(app, required):
+    for subject, source in _read_subjects(session, required):
         gpus, driver = required.gpus or subject.gpus, required.driver or subject.driver
         yield replace(subject, gpus=gpus, driver=driver), source
 
 
-def _read_subjects(app: App, required: AuditArguments) -> Iterator[Audited]:
+def _read_subjects(session: Session, required: AuditArguments) -> Iterator[Audited]:
     if required.image is not None:
         from imagegen.app import image_subject
 
-        gpus = app.matrix.gpus.values()
+        gpus = session.matrix.gpus.values()
         yield (
-            image_subject.image_subject(required.image, required.gpus, app.settings, app.progress, known_gpus=gpus),
+            image_subject.image_subject(
+                required.image, required.gpus, session.project.settings, session.project.progress, known_gpus=gpus
+            ),
             None,
         )
     elif required.site:
         from imagegen.image.inventory.subjects import site_subject
 
-        yield site_subject(required.site, required.gpus, app.progress, variables=app.env), None
+        yield site_subject(required.site, required.gpus, session.project.progress, variables=session.project.env), None
     elif required.loose:
         from imagegen.audit.readers.loose_wheels import named_wheels_subject
 
         yield named_wheels_subject(required.words, required.gpus, required.torch), None
     else:
-        yield from _cells(app, required)
+        yield from _cells(session, required)
 
 
-def _cells(app: App, required: AuditArguments) -> Iterator[Audited]:
+def _cells(session: Session, required: AuditArguments) -> Iterator[Audited]:
     pattern, *more_words = required.words
     if Path(pattern).is_dir():
         raise UsageError(
@@ -100,7 +113,7 @@ def _cells(app: App, required: AuditArguments) -> Iterator[Audited]:
             fix='name one cell, or a glob such as "hopper-*"',
         )
     try:
-        chosen = app.matrix.select(pattern)
+        chosen = session.matrix.select(pattern)
     except UsageError as error:
         if not re.search("[:/]", pattern):
             raise
@@ -114,10 +127,12 @@ def _cells(app: App, required: AuditArguments) -> Iterator[Audited]:
     from imagegen.app.assemble import require_wheels
     from imagegen.image.inventory.subjects import cell_subject
 
-    pairs = [pair for cell in chosen for pair in app.fresh_lock(cell).by_cell(cell)]  # one for each environment
-    unique = {cell.id: (cell, require_wheels(app, cell, lock)) for cell, lock in pairs}
+    pairs = [
+        pair for cell in chosen for pair in session.lock_files.fresh(cell).by_cell(cell)
+    ]  # one for each environment
+    unique = {cell.id: (cell, require_wheels(session.project, cell, lock)) for cell, lock in pairs}
     for cell, lock in unique.values():
-        yield cell_subject(lock, cell, app.context_for(cell)), lock_source(app.lock_path(cell))
+        yield cell_subject(lock, cell, session.project.context_for(cell)), lock_source(session.lock_files.path(cell))
 
 
 def lock_source(lock: Path) -> LockLocation | None:
@@ -128,3 +143,10 @@ def lock_source(lock: Path) -> LockLocation | None:
     matches = re.finditer(r'^\[\[wheel\]\]\nname = "(.+)"\nversion = "(.+)"$', text := lock.read_text(), re.MULTILINE)
     lines = {f"{match[1]} {match[2]}": text.count("\n", 0, match.start()) + 2 for match in matches}
     return LockLocation(Path(path).as_posix(), lines)
+
+
+def find_gpus(session: Session, names: tuple[str, ...]) -> tuple[Gpu, ...]:
+    """Return the GPUs with these names. Raises UsageError for an unknown GPU."""
+    vocabulary = vocabulary_of(session.matrix) if names else None
+    gpus_by_name = {gpu.name: gpu for name in names if vocabulary for gpu in vocabulary.gpu(name)}
+    return tuple(sorted(gpus_by_name.values(), key=lambda gpu: tuple(map(int, gpu.capability.split(".")))))
