@@ -7,7 +7,7 @@ import gc
 import os
 import re
 import signal
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ from tests.support.command_line import Run
 from tests.support.elf_files import make_elf
 from tests.support.git_server import Bare, GitServer
 from tests.support.git_workspace import Workspace
+from tests.support.golden import Golden
 from tests.support.layer_inputs import HostSandbox, assembling
 from tests.support.package_index import Index
 
@@ -117,26 +118,25 @@ def index() -> Iterator[Index]:
 
 
 @pytest.fixture
-def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """Compare a text with the file of this name in tests/golden/."""
-
-    def compare(name: str, text: str) -> None:
-        path = Path(__file__).parent / "golden" / name
-        if request.config.getoption("--update-golden"):
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        assert path.read_text(encoding="utf-8") == text, "`pytest --update-golden` rewrites it; read the diff"
-
-    return compare
+def golden(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Golden:
+    """The golden files of this test."""
+    base = tmp_path_factory.getbasetemp()
+    names = {"base": base, "shared": _shared(base)}
+    if "tmp_path" in request.fixturenames:
+        names["tmp"] = request.getfixturevalue("tmp_path")
+    return Golden(request.node, is_update=request.config.getoption("--update-golden"), names=names)
 
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory of this session's, the same in each of pytest-xdist's processes."""
-    base = tmp_path_factory.getbasetemp()
-    directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
+    directory = _shared(tmp_path_factory.getbasetemp())
     directory.mkdir(exist_ok=True)
     return directory
+
+
+def _shared(base: Path) -> Path:
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
 
 
 @pytest.fixture

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +24,13 @@ FILLERS = frozenset(_FILLERS.split())
 _LONG = 60  # lines of a function
 # A comment between blank lines at the beginning of a line: the heading of what should be a module of its own.
 _HEADING = re.compile(r"(?<=\n\n)# (?!ruff:|mypy:).*\n(?:#.*\n)*(?=\n)")
+
+_PROSE = 3  # words of a literal
+_WORDS = re.compile(r"(?<!\S)[(\"'`]*[A-Za-z][A-Za-z'-]*[\"'`)]*[.,:;?!)]*(?!\S)")
+_METHODS = "startswith endswith count index find search match fullmatch findall split splitlines"
+_TEXT_METHODS = frozenset(_METHODS.split())
+_FOLDS = frozenset((any, all, str, len, list, set, sorted, tuple, dict, next))  # they pass texts on
+_PATCHERS = frozenset(("setattr", "delattr", "getattr", "hasattr", "patch", "object"))
 
 
 @dataclass(frozen=True)
@@ -92,6 +100,99 @@ def _internal_imports(module: Module) -> int:
     )
 
 
+def _literal(node: ast.AST) -> str:
+    """Return the text of a string literal, with a colon for each value in an f-string; of other nodes none."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=values):
+            return "".join(_literal(value) or ":" for value in values)
+    return ""
+
+
+def _compared(node: ast.AST) -> Iterator[str]:
+    """Yield the literals that an expression compares with something: no arguments, but for those of methods of text."""
+    if text := _literal(node):
+        yield text
+        return
+    children: Iterable[ast.AST] = ast.iter_child_nodes(node)
+    match node:
+        case ast.Call(func=ast.Attribute(value=receiver, attr=method), args=arguments):
+            children = [receiver, *arguments] if method in _TEXT_METHODS else [receiver]
+        case ast.Call(func=ast.Name(id=function), args=arguments):
+            children = arguments if getattr(builtins, function, None) in _FOLDS else []
+        case ast.Subscript(value=value):
+            children = [value]
+    for child in children:
+        yield from _compared(child)
+
+
+def prose_asserts(nodes: Iterable[ast.AST]) -> list[ast.AST]:
+    """Return the asserts that compare something with a literal of three or more words, and such `match=` arguments."""
+    return [
+        node
+        for node in nodes
+        for expression in (
+            [node.test]
+            if isinstance(node, ast.Assert)
+            else [node.value]
+            if isinstance(node, ast.keyword) and node.arg == "match"
+            else []
+        )
+        if any(len(_WORDS.findall(text.replace("\\", ""))) >= _PROSE for text in _compared(expression))
+    ]
+
+
+def private_names(nodes: Iterable[ast.AST], private: Container[str]) -> list[str]:
+    """Return the private names that a test imports, reads as attributes, or gives to a function that replaces them."""
+    return [name for node in nodes for name in _used(node) if name in private]
+
+
+def _used(node: ast.AST) -> list[str]:
+    match node:
+        case ast.Attribute(value=ast.Name(id="self" | "cls")):
+            return []
+        case ast.Attribute(attr=name):
+            return [name]
+        case ast.ImportFrom(names=aliases):
+            return [alias.name for alias in aliases]
+        case (
+            ast.Call(func=ast.Name(id=function), args=arguments)
+            | ast.Call(func=ast.Attribute(attr=function), args=arguments)
+        ) if function in _PATCHERS:
+            return [_literal(argument).rpartition(".")[2] for argument in arguments]
+    return []
+
+
+def _private_definitions() -> set[str]:
+    """Return the names of imagegen that begin with one underscore: functions, classes, variables and attributes."""
+    return {
+        name
+        for module in modules()
+        for node in module.nodes
+        for name in (
+            [node.name]
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            else [node.id]
+            if isinstance(node, ast.Name)
+            else [node.attr]
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+            else []
+        )
+        if re.match("_[A-Za-z]", name) and name != "_replace"  # of named tuples
+    }
+
+
+def test_counts() -> dict[str, float]:
+    """Return each count of tests/ by its name."""
+    tests = [Module(path, path.read_text()) for path in sorted((ROOT / "tests").rglob("*.py"))]
+    private = _private_definitions()
+    return {
+        "prose asserts": sum(len(prose_asserts(module.nodes)) for module in tests),
+        "private names in tests": sum(len(private_names(module.nodes, private)) for module in tests),
+    }
+
+
 def counts() -> dict[str, float]:
     """Return each count by its name."""
     sources = modules()
@@ -134,7 +235,7 @@ def sentence_rates() -> dict[str, dict[str, float]]:
 
 
 if __name__ == "__main__":
-    for name, count in counts().items():
+    for name, count in (counts() | test_counts()).items():
         print(f"{name:40}{count:10,.0f}")
     for texts, rates in sentence_rates().items():
         for pattern, rate in rates.items():
