@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from imagegen.audit.check import audit, unreadable
 from imagegen.audit.model import CodeGroup, CodeTarget, Elf, File, Package, Severity, Subject, SystemLibraries
+from tests.support.golden import Golden
 from tests.support.matrix_samples import shipped_matrix
 
 GPUS = shipped_matrix().gpus
@@ -18,7 +19,7 @@ def package(name: str, **files: File) -> Package:
     return Package(name, "1.0", {f"{name}/{file}.abi3.so": content for file, content in files.items()})
 
 
-def test_files_that_cannot_be_read_are_one_finding_for_each_package() -> None:
+def test_files_that_cannot_be_read_are_one_finding_for_each_package(golden: Golden) -> None:
     many = Package("many", "1", {f"many/{n:03}.so": BAD for n in range(50)})
     system = SystemLibraries(
         {"libodd.so.1": BAD, "libodd.so": BAD}, {"libodd.so.1": "/lib/libodd.so.1", "libodd.so": "/lib/libodd.so.1"}
@@ -26,7 +27,7 @@ def test_files_that_cannot_be_read_are_one_finding_for_each_package() -> None:
     subject = Subject("s", (package("good", a=File(1)), package("one", b=BAD), many), system)
     one, fifty, base = unreadable(subject)
     assert (one.package, one.path, one.evidence, one.details) == ("one 1.0", "one/b.abi3.so", BAD.unreadable, ())
-    assert fifty.evidence == f"{BAD.unreadable}; so are 49 more files"
+    golden.check(fifty.evidence)
     assert (len(fifty.details), fifty.details[0]) == (20, f"many/001.so: {BAD.unreadable}")
     assert fifty.details[-1] == "and 30 more"
     assert (base.package, base.path, base.details) == ("", "/lib/libodd.so.1", ())

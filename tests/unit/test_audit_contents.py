@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from imagegen.audit import catalogue, contents
 from imagegen.audit.model import Elf, File, Finding, Package, Subject, SystemLibraries
 from imagegen.audit.tags import for_another_python
+from tests.support.golden import Golden
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.timing import within
 
@@ -64,12 +65,12 @@ def test_a_python_only_build_is_an_error(name: str) -> None:
     assert not audit(package(name, version), cuda=True)  # nothing is known of its files
 
 
-def test_what_is_missing_is_named() -> None:
+def test_what_is_missing_is_named(golden: Golden) -> None:
     half = package("apex", "0.1", ["amp_C.cpython-311-x86_64-linux-gnu.so", "fused_weight_gradient_mlp_cuda.py"])
     (found,) = audit(half, cuda=True)
-    assert found.evidence == "has no extension module fused_weight_gradient_mlp_cuda"
+    golden.check(found.evidence)
     (found,) = audit(package("vllm", "0.24.0", ["vllm/__init__.py"]), cuda=True)
-    assert found.evidence == "has no extension module _C or _C_stable_libtorch"
+    golden.check(found.evidence)
 
 
 def test_releases_without_modules_by_design_are_not_asked_for_them() -> None:
@@ -166,16 +167,16 @@ def test_one_path_with_two_contents(path: str, severity: str) -> None:
     assert [finding.id for finding in audit(one, executable)] == ["file-clash"]
 
 
-def test_many_clashes_of_two_packages_are_one_finding() -> None:
+def test_many_clashes_of_two_packages_are_one_finding(golden: Golden) -> None:
     one, two = (owner(name, {f"x/{n:03}.py": name for n in range(100)}) for name in ("one", "two"))
     (found,) = audit(one, two)
-    assert found.evidence.endswith("(100 paths, 100 of them code)")
+    golden.check(found.evidence)
     assert found.details[-1] == "and 88 more"
     (found,) = audit(owner("one", {"x.py": "aa"}), owner("two", {"x.py/y": "bb"}))
     assert "directory" in found.evidence
 
 
-def test_declared_imports_are_looked_for_in_all_packages() -> None:
+def test_declared_imports_are_looked_for_in_all_packages(golden: Golden) -> None:
     vllm = package("vllm", "1", ["vllm/__init__.py", "vllm/entrypoints/llm.py", "vllm/_C.abi3.so"])
     te = package("tensorboard", "1", ["tensorboard/__init__.py"])
     torch = package("torch", "1", ["torch/utils/tensorboard/__init__.py"])
@@ -191,7 +192,7 @@ def test_declared_imports_are_looked_for_in_all_packages() -> None:
     assert not audit(*sound)
     (found,) = audit(*sound[1:], replace(vllm, imports=("vllm", "vllm.entrypoints.server", "wllm")))
     assert ids([found]) == [("error", "import-missing", "vllm 1")]
-    assert found.evidence.startswith("has no module vllm.entrypoints.server, wllm,")
+    golden.check(found.evidence)
 
 
 @pytest.mark.parametrize(
@@ -245,11 +246,11 @@ def test_one_fitting_tag_is_enough() -> None:
     assert not audit(both, python="3.11")
 
 
-def test_modules_for_another_python() -> None:
+def test_modules_for_another_python(golden: Golden) -> None:
     modules = ["x/_C.cpython-312-x86_64-linux-gnu.so", "x/_C.cpython-310-x86_64-linux-gnu.so"]
     (found,) = audit(package("x", paths=modules), python="3.11")
     assert ids([found]) == [("warning", "wrong-python", "x 1.0")]
-    assert found.evidence == "its modules are for Python 3.10, 3.12, and the environment has Python 3.11"
+    golden.check(found.evidence)
     assert not audit(package("x", paths=[*modules, "x/_C.cpython-311-x86_64-linux-gnu.so"]), python="3.11")
     (found,) = audit(package("x", paths=[*modules, "x/_ops.abi3.so"]), python="3.11")  # its main part loads
     assert ids([found]) == [("info", "wrong-python", "x 1.0")]

@@ -29,6 +29,7 @@ from tests.support.elf_files import (
     make_elf,
     make_fatbin,
 )
+from tests.support.golden import Golden
 
 
 def header(data: bytes, **fields: int) -> bytes:
@@ -181,7 +182,7 @@ def test_bytes_of_every_kind(wrap: Any) -> None:
     assert elf.read(wrap(data)) == elf.read(data)
 
 
-def test_a_mapped_file_can_be_closed_afterwards(tmp_path: Path) -> None:
+def test_a_mapped_file_can_be_closed_afterwards(tmp_path: Path, golden: Golden) -> None:
     path = tmp_path / "x.so"
     path.write_bytes(make_elf(needed=["libm.so.6"], undefined=["f"]))
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -190,7 +191,7 @@ def test_a_mapped_file_can_be_closed_afterwards(tmp_path: Path) -> None:
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         with pytest.raises(Unreadable) as caught:
             elf.read(data)
-        assert "its section table" in str(caught.value)
+        golden.check(caught.value)
 
 
 def of_class(data: bytes, wide: int, order: int) -> bytes:
@@ -276,14 +277,15 @@ def test_overlapping_names_do_not_fill_the_memory() -> None:
         elf.read(bytes(made))
 
 
-def test_a_chain_without_end_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chain_without_end_is_reported(monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:
     data = make_elf(exported=[f"s{n}" for n in range(20)])
     assert len(elf.read(data).exported) == 20
     table = struct.unpack("<20I", place(data, 0x6FFFFFF6)[1][-80:])
     endless = place(data, 0x6FFFFFF6)[1][:-80] + struct.pack("<20I", *(value & ~1 for value in table))
     monkeypatch.setattr("imagegen.audit.elf_dynamic.MOST_SYMBOLS", 20)
-    with pytest.raises(Unreadable, match="has no end"):
+    with pytest.raises(Unreadable) as caught:
         elf.read(section(data, 0x6FFFFFF6, endless))
+    golden.check(caught.value)
 
 
 def test_where_gpu_code_is() -> None:

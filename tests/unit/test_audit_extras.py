@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from imagegen.audit import extras
 from imagegen.audit.model import File, Finding, OptionalImport, Package, Severity, Subject
+from tests.support.golden import Golden
 
 REQUIRES = (
     "numpy>=2",
@@ -144,11 +145,11 @@ def test_an_extra_of_another_platform_is_not_missed() -> None:
     assert check(package(OptionalImport("pywin32", ENTRY, 1, lazy=False, guarded=False))) == []
 
 
-def test_a_note_names_extra_place_and_reason() -> None:
+def test_a_note_names_extra_place_and_reason(golden: Golden) -> None:
     sites = (LAZY, replace(LAZY, path="verl/a.py", line=3, guarded=True))
     (note,) = extras.check_extras(Subject("x", (package(*sites),), omits={"transferqueue": "Not wanted."}))
     assert isinstance(note, Finding)
-    assert note.details == (f"transferqueue (extra verl-core): {ENTRY}:137 and 1 more files; left out: Not wanted.",)
+    golden.check(note.details)
 
 
 @given(st.text("\"'\\a\n", max_size=40).map(str.encode))

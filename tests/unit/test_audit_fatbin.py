@@ -11,6 +11,7 @@ from imagegen.audit.examine import concerns, examine
 from imagegen.audit.model import CodeGroup, CodeTarget, File
 from imagegen.audit.window import Unreadable
 from tests.support.elf_files import make_cubin, make_elf, make_entry, make_fatbin
+from tests.support.golden import Golden
 
 SM80, SM90, SM90A = CodeTarget("sass", 80), CodeTarget("sass", 90), CodeTarget("sass", 90, "a")
 SM100F, PTX90 = CodeTarget("sass", 100, "f"), CodeTarget("ptx", 90, "", (8, 7))
@@ -67,18 +68,18 @@ def test_code_that_was_not_kept_is_not_missed(gap: int) -> None:
     assert examine(kept, size=len(data), holes=holes) == examine(data, size=len(data))
 
 
-def test_what_was_not_kept_cannot_hide_anything() -> None:
+def test_what_was_not_kept_cannot_hide_anything(golden: Golden) -> None:
     """A header that makes a streaming reader skip the symbols makes the file unreadable, and not sound."""
     data = make_elf(needed=["libevil.so"], undefined=["a"])
     dynstr = data.index(b"libevil.so")
     found = examine(data, size=len(data), holes=[(dynstr, dynstr + 4)])
     assert found.elf is None
-    assert "lies in a part that was not kept" in str(found.unreadable)
+    golden.check(str(found.unreadable))
     inside = make_elf(fatbin=make_fatbin([[SM90], [SM80]]))
     second = inside.index(struct.pack("<I", 0xBA55ED50), inside.index(struct.pack("<I", 0xBA55ED50)) + 1)
     hidden = examine(inside, size=len(inside), holes=[(second - 8, second + 100)])
     assert (hidden.code, hidden.elf is not None) == ((), True)
-    assert "lies in a part that was not kept" in str(hidden.unreadable)
+    golden.check(str(hidden.unreadable))
 
 
 ONE = make_fatbin([[SM90]], bytes(64))
@@ -104,12 +105,13 @@ def test_damage_is_reported(data: bytes, why: str) -> None:
         code(data)
 
 
-def test_the_number_of_pieces_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_pieces_is_bounded(monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:
     monkeypatch.setattr(fatbin, "MOST_ENTRIES", 10)
     assert code(make_fatbin([[SM90]] * 5))[0].count == 5
     for many in ([[SM90]] * 6, [[]] * 11, [[SM90] * 10]):
-        with pytest.raises(Unreadable, match="more than 10 pieces"):
+        with pytest.raises(Unreadable) as caught:
             code(make_fatbin(many))
+        golden.check(caught.value)
 
 
 @pytest.mark.parametrize("abi", [7, 8])
@@ -171,10 +173,10 @@ def test_only_some_files_concern_the_readers(data: bytes, *, concerned: bool) ->
         assert examine(data, size=len(data), sha256="ab", executable=True) == File(len(data), "ab", executable=True)
 
 
-def test_what_could_be_read_of_a_damaged_file_stands_beside_the_reason() -> None:
+def test_what_could_be_read_of_a_damaged_file_stands_beside_the_reason(golden: Golden) -> None:
     data = make_elf(needed=["libm.so.6"], fatbin=make_fatbin([[SM90]])[:-8])
     found = examine(data, size=len(data))
     assert found.elf is not None
     assert found.elf.needed == ("libm.so.6",)
     assert found.code == ()
-    assert "ends beyond its section" in str(found.unreadable)
+    golden.check(str(found.unreadable))

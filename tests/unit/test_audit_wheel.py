@@ -20,6 +20,7 @@ from imagegen.audit.readers.wheel import Wheel
 from imagegen.core import zip_archive
 from imagegen.core.errors import WheelError
 from tests.support.errors import raises
+from tests.support.golden import Golden
 from tests.support.timing import within
 from tests.support.wheels import FILENAME, INFO, METADATA, make_wheel, record_line
 
@@ -65,9 +66,10 @@ def test_hostile_names_are_refused_with_the_member(tmp_path: Path, name: str, sa
 
 @pytest.mark.fault("Wheels", "member names too long for a file system", WHOLE)
 @pytest.mark.parametrize("name", ["x" * 256, "é" * 128, "/".join(["x" * 100] * 11)])
-def test_names_that_no_file_system_holds_are_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(WheelError, match="too long for a file system"):
+def test_names_that_no_file_system_holds_are_refused(tmp_path: Path, name: str, golden: Golden) -> None:
+    with pytest.raises(WheelError) as caught:
         open_all(make_wheel(tmp_path, {**GOOD, name: b""}))
+    golden.check(caught.value)
 
 
 @pytest.mark.fault("Wheels", "member names that differ only in case or Unicode form", "kept apart, as on any Linux")
@@ -174,12 +176,13 @@ def test_hostile_members_are_refused(tmp_path: Path, add: Callable[[zipfile.ZipF
 
 
 @pytest.mark.fault("Wheels", "more members than any wheel has", "refused before the directory is read into memory")
-def test_a_bomb_of_members_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bomb_of_members_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:
     monkeypatch.setattr(zip_archive, "MAX_MEMBERS", 20)
     deep = {"/".join("abcdefghijklmnopqrs") + "/x": b""}  # 19 directories that are only implied
     for files in ({f"demo/{number}": b"" for number in range(20)}, deep):
-        with pytest.raises(WheelError, match="too many members"):
+        with pytest.raises(WheelError) as caught:
             open_all(make_wheel(tmp_path, files))
+        golden.check(caught.value)
 
 
 @pytest.mark.fault("Wheels", "a member that inflates a thousandfold", "read in pieces of 1 MiB, whatever its size")
@@ -197,12 +200,13 @@ def test_a_member_of_zeros_never_lies_in_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault("Wheels", "RECORD with another hash, size or two hashes for a member", WHOLE)
-def test_record_that_lies_is_refused(tmp_path: Path) -> None:
+def test_record_that_lies_is_refused(tmp_path: Path, golden: Golden) -> None:
     wrong = base64.urlsafe_b64encode(hashlib.sha256(b"other").digest()).rstrip(b"=").decode()
     record = f"demo/__init__.py,sha256={wrong},6\n"
     path = make_wheel(tmp_path, {"demo/__init__.py": b"x = 1\n"}, record=record)
-    with pytest.raises(WheelError, match="not what RECORD says") as caught:
+    with pytest.raises(WheelError) as caught:
         open_all(path)
+    golden.check(caught.value)
     assert "demo/__init__.py" in str(caught.value)
 
 
@@ -256,10 +260,11 @@ def test_a_rule_may_say_that_a_record_is_wrong(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault("Wheels", "RECORD with a member that the wheel lacks", WHOLE)
-def test_record_that_names_what_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_record_that_names_what_is_not_there_is_refused(tmp_path: Path, golden: Golden) -> None:
     path = make_wheel(tmp_path, GOOD, extra_record=record_line("demo/gone.py", b""))
-    with pytest.raises(WheelError, match="names a member that the wheel lacks"):
+    with pytest.raises(WheelError) as caught:
         open_all(path)
+    golden.check(caught.value)
 
 
 @pytest.mark.fault("Wheels", "name or version in the metadata unlike the file name's", WHOLE)
@@ -288,9 +293,10 @@ def test_a_build_may_add_its_label_to_the_file_name_alone(tmp_path: Path) -> Non
 
 @pytest.mark.fault("Wheels", "a wheel of a future format", WHOLE)
 @pytest.mark.parametrize("text", ["Wheel-Version: 2.0\n", "Root-Is-Purelib: true\n", ""])
-def test_a_wheel_of_another_format_is_refused(tmp_path: Path, text: str) -> None:
-    with pytest.raises(WheelError, match="not known here"):
+def test_a_wheel_of_another_format_is_refused(tmp_path: Path, text: str, golden: Golden) -> None:
+    with pytest.raises(WheelError) as caught:
         open_all(make_wheel(tmp_path, GOOD, metadata={"WHEEL": text}))
+    golden.check(caught.value)
 
 
 @pytest.mark.fault("Wheels", "entry points with shell metacharacters, paths or code", "refused: names the line")

@@ -18,6 +18,7 @@ from imagegen.image.base.fetch import (
     read_sources,
     trusted_keys,
 )
+from tests.support.golden import Golden
 from tests.support.timing import within
 
 UBUNTU = """\
@@ -108,7 +109,7 @@ def test_any_text_is_read_or_refused_with_its_line(text: str) -> None:
         assert all(isinstance(each, str) or each.uri.startswith(("http://", "https://")) for each in found)
 
 
-def test_ubuntus_form_has_pockets_components_and_a_key_of_its_own() -> None:
+def test_ubuntus_form_has_pockets_components_and_a_key_of_its_own(golden: Golden) -> None:
     first, *others = parse_deb822(UBUNTU, "/etc/apt/sources.list.d/ubuntu.sources")
     assert first == AptSuite(
         "http://archive.ubuntu.com/ubuntu",
@@ -125,7 +126,7 @@ def test_ubuntus_form_has_pockets_components_and_a_key_of_its_own() -> None:
     ]
     last = others[-1]
     assert isinstance(last, AptSuite)
-    assert last.signed_by.splitlines()[:2] == ["-----BEGIN PGP PUBLIC KEY BLOCK-----", ""]
+    golden.check(last.signed_by)
     assert last.where == Location("/etc/apt/sources.list.d/ubuntu.sources", 8)
 
 

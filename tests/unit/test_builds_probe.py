@@ -22,6 +22,7 @@ from imagegen.wheels.builds import capacity
 from imagegen.wheels.builds.environment import BuildEnvironment
 from imagegen.wheels.throttle import Machine
 from tests.support.errors import raises
+from tests.support.golden import Golden
 from tests.support.source_builds import WITH_BUILD
 
 SAID = {"event": "probe", "cores": 16, "memory": 8, "available": 7, "limit": 8, "swap": 0}
@@ -55,7 +56,7 @@ def test_an_answer_that_is_none_is_an_error(tmp_path: Path, answer: str) -> None
         ask(tmp_path, answer)
 
 
-def test_a_builder_that_is_not_there_is_reported_with_where_to_look(tmp_path: Path) -> None:
+def test_a_builder_that_is_not_there_is_reported_with_where_to_look(tmp_path: Path, golden: Golden) -> None:
     with pytest.raises(EngineError) as caught:
         ask(tmp_path, None, "nosuch")
-    assert "`docker buildx ls` shows the builders" in str(caught.value)
+    golden.check(caught.value)

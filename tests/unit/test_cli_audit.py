@@ -13,6 +13,7 @@ from imagegen.audit.finding_texts import catalogue
 from imagegen.audit.model import CodeGroup, CodeTarget, Elf, File, Package, Subject
 from imagegen.image.inventory import subjects as installed
 from tests.support.command_line import Run
+from tests.support.golden import Golden
 
 ROOT = Path(__file__).parents[2]
 FORMS = "name a cell (`imagegen list`), wheels, --image REF or --site-packages DIR"
@@ -67,7 +68,9 @@ def test_what_cannot_be_audited_is_refused_with_what_would_be_right(
     assert "Traceback" not in ended.err
 
 
-def test_files_that_are_no_wheels_are_refused(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_are_no_wheels_are_refused(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes.txt").write_text("x")
     (tmp_path / "broken-1-py3-none-any.whl").write_text("x")
@@ -84,7 +87,7 @@ def test_files_that_are_no_wheels_are_refused(run: Run, tmp_path: Path, monkeypa
     assert "`--site-packages empty`" in ended.err
     ended = run("audit", "--site-packages", "empty")
     assert (ended.code, ended.out) == (64, "")
-    assert "nothing is installed in empty" in ended.err
+    golden.check(ended.err)
 
 
 def test_an_id_is_explained(run: Run) -> None:
@@ -118,13 +121,12 @@ def site(tmp_path: Path) -> Path:
     return site
 
 
-def test_warnings_are_printed_and_do_not_count(run: Run, site: Path, tmp_path: Path) -> None:
+def test_warnings_are_printed_and_do_not_count(run: Run, site: Path, tmp_path: Path, golden: Golden) -> None:
     ended = run("audit", "--site-packages", str(site), "--gpu", "RTX 5090", "--sarif", str(tmp_path / "x.sarif"))
     assert ended.code == 0
     first, second, *_, last = ended.out.splitlines()
     assert (first, second) == ("odd 1.0", "  warning  unreadable: odd/_C.so")
-    assert last == f"{site}: 0 errors, 1 warning, 0 notes in 1 package, 1 ELF file"
-    assert "`imagegen audit --explain ID` explains a finding" in ended.err
+    golden.check(last, ended.err)
     (finding,) = json.loads((tmp_path / "x.sarif").read_text())["runs"][0]["results"]
     assert (finding["ruleId"], finding["level"]) == ("unreadable", "warning")
     (report,) = json.loads(run("audit", "--site-packages", str(site), "--json").out)
@@ -132,7 +134,7 @@ def test_warnings_are_printed_and_do_not_count(run: Run, site: Path, tmp_path: P
     assert report["findings"][0]["path"] == "odd/_C.so"
 
 
-def test_an_error_is_exit_code_1(run: Run, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_is_exit_code_1(run: Run, site: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:
     code = CodeGroup((CodeTarget("sass", 90),), 1, (100,))
     package = Package("odd", "1.0", {"odd/_C.abi3.so": File(500, elf=Elf(machine=62), code=(code,))})
     monkeypatch.setattr(installed, "site_subject", lambda *_, **__: Subject("made up", (package,)))
@@ -140,10 +142,7 @@ def test_an_error_is_exit_code_1(run: Run, site: Path, monkeypatch: pytest.Monke
         assert run("audit", "--site-packages", str(site), *options).code == exit_code
     lines = run("audit", "--site-packages", str(site), "--gpu", "sm_120").out.splitlines()
     assert lines[1] == "  error    gpu-code-missing: odd/_C.abi3.so"
-    assert lines[-1].endswith(
-        "1 ELF file; its GPU code runs on sm_90; not on sm_60, sm_61, sm_62, sm_70, sm_72, sm_75, sm_80, sm_86, sm_87, "
-        "sm_88, sm_89, sm_100, sm_103, sm_110, sm_120, sm_121"
-    )
+    golden.check(lines[-1])
 
 
 @pytest.mark.parametrize("name", ["cpu-grpo-cpu-py311", "blackwell-vllm-cu130-py311"])

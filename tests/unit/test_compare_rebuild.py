@@ -23,12 +23,14 @@ from imagegen.core.image_format import EPOCH
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image import layers
+from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.layer import Layer
 from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.lock.model import CopiedFile, Lock, LockedCopy, WheelPatch
 from imagegen.oci.documents import ZSTD_TYPE, ImageConfig, digest_of
 from imagegen.oci.documents import LayerDescriptor as Described
 from tests.support.errors import raises
+from tests.support.golden import Golden
 from tests.support.published_image import made
 from tests.support.source_builds import BUILT_WHEEL
 from tests.support.tiny_lock import LOCK
@@ -146,7 +148,7 @@ def test_what_was_altered_is_found_and_explained(name: str, store: Store) -> Non
     assert comparison.level is (Level.FILES if name.startswith("time") else Level.DIFFERENT)
 
 
-def test_the_ladder(store: Store) -> None:
+def test_the_ladder(store: Store, golden: Golden) -> None:
     one = image_of(LOCK, store, tar(A))
     assert beside(store, one, one).level is Level.MANIFEST
     packed = gzip.compress(tar(A), mtime=0)
@@ -154,14 +156,14 @@ def test_the_ladder(store: Store) -> None:
     again = layers.image(LOCK, [layer])
     found = replace(found_of(again), layers=(replace(found_of(again).layers[0], media_type=GZIP),))
     equal = compare(found, LOCK, one, *_nothing())
-    assert (equal.level, "compressed with gzip" in str(equal.cause)) == (Level.CONTENTS, True)
+    assert equal.level == Level.CONTENTS
     recorded = replace(LOCK, record=replace(layers.record_of(one), codec="zstd 1.4"))
-    assert "compressed with zstd 1.4" in str(compare(found, recorded, one, *_nothing()).cause)
+    golden.check(str(equal.cause), str(compare(found, recorded, one, *_nothing()).cause), codec=CODEC)
     labelled = image_of(replace(LOCK, cell="other-cpu-py311"), store, tar(A))
     other = compare(found_of(labelled), LOCK, one, *_nothing())
     assert (other.level, "config.Labels.dev.imagegen.cell" in str(other.cause)) == (Level.LAYERS, True)
     more = image_of(LOCK, store, tar(A), tar(B))
-    assert "has 2 layers, and the rebuilt one 1" in beside(store, more, one).sentence
+    golden.check(beside(store, more, one).sentence)
 
 
 GZIP = "application/vnd.oci.image.layer.v1.tar+gzip"
@@ -182,22 +184,19 @@ def test_a_real_difference_is_reported_before_times(store: Store) -> None:
     assert (comparison.level, comparison.layer, comparison.fields) == (Level.DIFFERENT, "venv", ("sha256",))
 
 
-def test_a_tar_that_is_written_otherwise(store: Store) -> None:
+def test_a_tar_that_is_written_otherwise(store: Store, golden: Golden) -> None:
     there, here = (image_of(LOCK, store, tar(A) + padding) for padding in (b"", bytes(1024)))
-    assert "another program wrote the tar" in beside(store, there, here).sentence
+    golden.check(beside(store, there, here).sentence)
 
 
-def test_causes_that_only_the_lock_shows() -> None:
+def test_causes_that_only_the_lock_shows(golden: Golden) -> None:
     pair = first_difference(list(_entries(tar(member("a", b"1")))), list(_entries(tar(member("a", b"2")))))
     assert pair
-    assert f"format 1, and this imagegen writes {LAYER_FORMAT}" in likely_cause(Clue("venv", pair, 1))
-    assert "demo-ext was built again" in likely_cause(Clue("demo-ext", pair, LAYER_FORMAT, [BUILT_WHEEL]))
+    golden.check(likely_cause(Clue("venv", pair, 1)), likely_cause(Clue("demo-ext", pair, LAYER_FORMAT, [BUILT_WHEEL])))
     wheel = replace(BUILT_WHEEL, build=None)
-    assert "differ from demo-ext 1.0:" in likely_cause(Clue("demo-ext", pair, None, [wheel]))
+    golden.check(likely_cause(Clue("demo-ext", pair, None, [wheel])))
     inside = replace(pair, path=f"{SITE}/demo_ext/x.py")
-    assert "differ from demo-ext 1.0:" in likely_cause(
-        Clue("group-1", inside, None, [replace(wheel, name="other"), wheel])
-    )
+    golden.check(likely_cause(Clue("group-1", inside, None, [replace(wheel, name="other"), wheel])))
 
 
 def _entries(data: bytes) -> Iterator[Any]:

@@ -28,6 +28,7 @@ from imagegen.compat.problem import Problem
 from imagegen.compat.rule import Rule
 from imagegen.compat.statements import Releases
 from imagegen.core.gpu import Gpu
+from tests.support.golden import Golden
 from tests.support.package_metadata import library, package, question, rule, with_facts
 
 FIELD = library(
@@ -54,7 +55,7 @@ def reasons(explanation: Explanation) -> list[list[str]]:
     return [[each.because for each in conflict.rules] for conflict in explanation.conflicts]
 
 
-def test_what_a_release_requires_binds() -> None:
+def test_what_a_release_requires_binds(golden: Golden) -> None:
     assert why(torch="==2.8.0", vllm="==0.11.0").answer == "compatible"
     refused = why(torch="==2.9.1", vllm="==0.11.0")
     assert refused.answer == "incompatible"
@@ -62,19 +63,14 @@ def test_what_a_release_requires_binds() -> None:
     assert conflict.facts == {"torch": "2.9.1", "vllm": "0.11.0"}
     (stated,) = conflict.rules
     assert stated.because == "vllm 0.11.0 requires torch==2.8.0."
-    assert (stated.source, stated.date) == ("PyPI metadata of vllm 0.11.0", "2026-11-21")
+    golden.check(stated.source)
+    assert stated.date == "2026-11-21"
 
 
-def test_a_chain_through_packages_that_the_query_does_not_name_is_shown_whole() -> None:
+def test_a_chain_through_packages_that_the_query_does_not_name_is_shown_whole(golden: Golden) -> None:
     refused = why(vllm="==0.13.0", mcore="==0.15")
     assert refused.answer == "incompatible"
-    assert reasons(refused) == [
-        [
-            "cv 2.0 to 2.1 require numpy>=2.",
-            "mcore 0.15 requires numpy<2.",
-            "vllm 0.13.0 requires cv>=2.",
-        ]
-    ]
+    golden.check(reasons(refused))
     assert why(vllm="==0.13.0", mcore="==0.16").answer == "compatible"
 
 
@@ -282,20 +278,20 @@ def test_what_is_only_remembered_gives_unknown_and_a_warning_is_shown() -> None:
     assert not why(warning, torch="==2.9.1").conflicts
 
 
-def test_a_missing_wheel_is_a_doubt_since_sources_could_be_built() -> None:
+def test_a_missing_wheel_is_a_doubt_since_sources_could_be_built(golden: Golden) -> None:
     assert why(wheels="==1.0", python="==3.11").answer == "compatible"
     doubted = why(wheels="==1.0", python="==3.13")
     assert doubted.answer == "unknown"
-    assert reasons(doubted) == [["wheels 1.0 has wheels for Python 3.11, 3.12 alone."]]
+    golden.check(reasons(doubted))
     assert why(torch="==2.8.0", python="==3.9").answer == "incompatible"  # what a release requires is no doubt
 
 
-def test_a_missing_wheel_for_the_platform_is_a_doubt_too() -> None:
+def test_a_missing_wheel_for_the_platform_is_a_doubt_too(golden: Golden) -> None:
     arm64 = replace(question(wheels="==1.0"), facts=replace(question(wheels="==1.0").facts, names=ARM64))
     answer = explain(arm64, Knowledge([], FIELD))
     assert answer.answer == "unknown"
     ((stated,),) = (conflict.rules for conflict in answer.conflicts)
-    assert stated.because == "wheels 1.0 has no wheel for linux/arm64."
+    golden.check(stated.because)
 
 
 def test_torchs_own_libraries_are_those_of_the_build_on_the_index() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.errors import ErrorGroup, ImagegenError, LockError, UsageError
+from tests.support.golden import Golden
 
 PACKAGE = Path(__file__).parents[2] / "imagegen"
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if "checks" not in path.parts)
@@ -96,15 +97,9 @@ def test_the_page_lists_every_code(golden: Callable[[str, str], None]) -> None:
     golden("../../docs/reference/errors.md", "\n".join([HEAD, *sections]))
 
 
-def test_an_error_as_json() -> None:
+def test_an_error_as_json(golden: Golden) -> None:
     error = LockError("the lock is stale", code="lock-stale", where="locks/a.toml:3", fix="lock again")
-    assert error.as_dict() == {
-        "code": "lock-stale",
-        "exit_code": 67,
-        "what": "the lock is stale",
-        "where": "locks/a.toml:3",
-        "fix": "lock again",
-    }
+    golden.check(error.as_dict())
     group = ErrorGroup([error, UsageError("no")])
     assert [each["code"] for each in group.as_dict()["errors"]] == ["lock-stale", "usage"]
     assert group.as_dict()["omitted"] == 0

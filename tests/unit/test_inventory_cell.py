@@ -15,12 +15,15 @@ from imagegen.core.store import Store
 from imagegen.image.inventory import subjects as cells
 from imagegen.lock.model import FileConflict, LockedGpus
 from tests.support.elf_files import make_elf
+from tests.support.golden import Golden
 from tests.support.layer_inputs import GPU, cell_of, lock_of, locked
 from tests.support.wheels import WHEEL
 
 
 @pytest.mark.usefixtures("rootfs")
-def test_a_subject_is_what_the_image_would_hold(store: Store, tmp_path: Path, settings: Settings) -> None:
+def test_a_subject_is_what_the_image_would_hold(
+    store: Store, tmp_path: Path, settings: Settings, golden: Golden
+) -> None:
     one = locked(store, tmp_path, "one", {"s.so": make_elf(), "one-1.0.data/scripts/tool": b"#!/bin/sh\n"})
     two = locked(store, tmp_path, "two", {"s.so": make_elf(exported=["two"])})
     file_conflicts = (
@@ -36,7 +39,7 @@ def test_a_subject_is_what_the_image_would_hold(store: Store, tmp_path: Path, se
         ("two", ()),
     ]
     assert [package.entry_points for package in subject.packages] == [("one.start",), ()]
-    assert subject.omits == {"gone": "It must be compiled."}
+    golden.check(subject.omits)
     assert subject.excused == {"s.so", "../../../bin/tool"}
     assert not subject.packages[0].files.keys() & subject.excused
     assert "s.so" in subject.packages[1].files
@@ -47,17 +50,14 @@ def test_a_subject_is_what_the_image_would_hold(store: Store, tmp_path: Path, se
 
 
 def test_nothing_is_read_twice(
-    store: Store, tmp_path: Path, settings: Settings, rootfs: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, tmp_path: Path, settings: Settings, rootfs: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     lock = lock_of(locked(store, tmp_path, "one", {"one.so": make_elf()}))
     subject = cells.cell_subject(lock, cell_of(None), Context(store, settings, Quiet()))
     store.path(lock.wheels[0].file.digest).unlink()
     monkeypatch.setattr("imagegen.image.base.rootfs", None)
     assert cells.cell_subject(lock, cell_of(None), Context(store, settings, Quiet())) == subject
-    assert set(cells.blobs(lock, store).values()) == {
-        "the scan of one-1.0-py3-none-any.whl",
-        "the scan of base debian12",
-    }
+    golden.check(cells.blobs(lock, store).values())
 
 
 @pytest.mark.usefixtures("rootfs")

@@ -13,6 +13,7 @@ from imagegen.lock import file as lock_file
 from imagegen.lock import freshness
 from imagegen.lock.model import FileConflict, Lock, LockedBase, LockedFile, LockedWheel, file_conflicts_among
 from imagegen.spec.model import FileConflictRule
+from tests.support.golden import Golden
 from tests.support.interpreters import LOCKED
 from tests.support.matrix_samples import SMALL, complaint, load
 
@@ -108,10 +109,11 @@ def test_packages_that_do_not_go_together(one: dict[str, str], two: dict[str, st
         assert "one" in str(caught.value) and "two" in str(caught.value) and SITE in str(caught.value)
 
 
-def test_a_thousand_clashes_of_two_packages_are_one_error() -> None:
+def test_a_thousand_clashes_of_two_packages_are_one_error(golden: Golden) -> None:
     contents = {name: {f"{SITE}/{number}": name for number in range(1000)} for name in ("one", "two")}
-    with pytest.raises(OwnershipErrors, match="and 999 more paths") as caught:
+    with pytest.raises(OwnershipErrors) as caught:
         losers(lock_of("one", "two"), contents)
+    golden.check(caught.value)
     assert len(caught.value.errors) == 1
 
 
@@ -135,17 +137,19 @@ def test_a_rule_names_the_owner() -> None:
 @pytest.mark.fault(
     "Wheels", "a file-conflict override for files that its package lacks", "refused: they would be nowhere"
 )
-def test_a_rule_cannot_lose_files() -> None:
+def test_a_rule_cannot_lose_files(golden: Golden) -> None:
     contents = {"full": {f"{SITE}/cv2/only.py": "aa -"}, "headless": {f"{SITE}/cv2/__init__.py": "bb -"}}
     lock = lock_of(*contents)
     lock = replace(lock, file_conflicts=file_conflicts_among([RULE], lock.wheels))
-    with pytest.raises(OwnershipErrors, match="would be in no package") as caught:
+    with pytest.raises(OwnershipErrors) as caught:
         losers(lock, contents)
+    golden.check(caught.value)
     assert "only.py" in str(caught.value) and "cv2-headless" in str(caught.value)
     back = replace(RULE, id="back", owner="full", over=("headless",))
     lock = replace(lock, file_conflicts=file_conflicts_among([RULE, back], lock.wheels))
-    with pytest.raises(OwnershipErrors, match="would be in no package"):
+    with pytest.raises(OwnershipErrors) as caught:
         losers(lock, {name: {f"{SITE}/cv2/x": name} for name in ("full", "headless")})
+    golden.check(caught.value)
 
 
 def test_a_lock_lists_the_record_exceptions(tmp_path: Path) -> None:

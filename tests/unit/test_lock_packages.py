@@ -25,6 +25,7 @@ from imagegen.lock.foundation import LockedArchive
 from imagegen.lock.model import LockedDeb, LockedPackages
 from imagegen.mirror.listing import listings
 from imagegen.trust.package_url import deb as purl
+from tests.support.golden import Golden
 from tests.support.lock_samples import LOCK, deb
 from tests.support.matrix_samples import SMALL, load
 
@@ -75,7 +76,7 @@ def test_an_edit_that_no_lock_can_have_is_refused(edit: Callable[[str], str]) ->
         loads(edit(text))
 
 
-def test_packages_are_an_input_of_cells_that_request_some(tmp_path: Path) -> None:
+def test_packages_are_an_input_of_cells_that_request_some(tmp_path: Path, golden: Golden) -> None:
     more = """\
 images:
   plain: {description: d, purpose: p, base: deb, components: {torch: {because: b}}}
@@ -106,11 +107,7 @@ bases:
     first, second = (cell for cell in matrix.all_cells if cell.image == "more")
     (foreign,) = matrix.select("foreign")
     assert (dict(plain.packages), "packages" in plain.inputs) == ({}, False)
-    assert dict(first.packages) == {"ffmpeg": "Of the image.", "numactl": "Of the stack."}
-    assert dict(second.packages) == {
-        "ffmpeg": "Of the variant.", "numactl": "Of the stack.", "rdma-core": "Of the variant.",
-    }  # fmt: skip
-    assert dict(foreign.packages) == {"g++": "Of the base.", "git": "Of the image."}
+    golden.check(first.packages, second.packages, foreign.packages)
     assert first.inputs["packages"] != second.inputs["packages"]
     locked = replace(LOCK, inputs=dict(first.inputs), added=ADDED)
     assert "packages" in stale(locked, second)

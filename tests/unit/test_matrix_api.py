@@ -17,6 +17,7 @@ from imagegen.compat.package_names import PackageNames, SharedName, spans
 from imagegen.compat.rule import Rule
 from imagegen.core.data import shipped
 from imagegen.core.errors import MatrixError
+from tests.support.golden import Golden
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.shipped_locks import NAMES as NAMES_OF_LOCKS
 from tests.support.shipped_locks import shipped_lock
@@ -120,7 +121,7 @@ def test_a_certain_use_hides_the_uncertain_ones_of_the_same_release() -> None:
 # Rules.
 
 
-def test_a_rule_speaks_for_all_names_of_the_same_releases() -> None:
+def test_a_rule_speaks_for_all_names_of_the_same_releases(golden: Golden) -> None:
     rest = (("==1.0", ">=1.2,<=1.3"), ("<2",))
     names = tuple(SharedName("vllm", f"vllm.a.{name}", False, "verl/a.py", 7, True, *rest) for name in "XYZ")
     lazy = SharedName("vllm", "vllm.b", True, "verl/b.py", 1, False, ("==1.0",), (">=3,<4",))
@@ -131,18 +132,17 @@ def test_a_rule_speaks_for_all_names_of_the_same_releases() -> None:
     first = found["api-verl-vllm-X"]
     assert (first.when, first.conflict, first.severity) == ({"verl": "==1.0"}, {"vllm": "<2"}, "error")
     assert (first.kind, first.evidence, first.date) == ("breaks", "measured", "2026-11-24")
-    assert first.message == "ImportError: cannot import name 'X' from 'vllm.a'"
     assert found["api-verl-vllm-b"].severity == "warning"
-    assert found["api-verl-vllm-b"].message == "ModuleNotFoundError: No module named 'vllm.b'"
+    golden.check(first.message, found["api-verl-vllm-b"].message)
 
 
-def test_a_refused_keyword_breaks_unless_the_same_releases_lack_a_name() -> None:
+def test_a_refused_keyword_breaks_unless_the_same_releases_lack_a_name(golden: Golden) -> None:
     rest = (("==1.0",), ("<2",))
     keyword = SharedName("vllm", "vllm.LLM", False, "verl/a.py", 7, True, *rest, "model")
     (rule,) = rules_of(PackageNames("verl", "2026-11-24", {}, (keyword,)))
     assert (rule.id, rule.when, rule.conflict) == ("api-verl-vllm-model", {"verl": "==1.0"}, {"vllm": "<2"})
     assert (rule.severity, rule.kind) == ("error", "breaks")
-    assert rule.message == "TypeError: LLM got an unexpected keyword argument 'model'"
+    golden.check(rule.message)
     name = SharedName("vllm", "vllm.LLM", False, "verl/a.py", 7, True, *rest)
     assert [each.id for each in rules_of(PackageNames("verl", "", {}, (name, keyword)))] == ["api-verl-vllm-LLM"]
 

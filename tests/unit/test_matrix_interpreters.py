@@ -10,6 +10,7 @@ import pytest
 from imagegen.core.errors import MatrixErrors
 from imagegen.spec.foundation import InterpreterFile
 from imagegen.spec.model import Cell
+from tests.support.golden import Golden
 from tests.support.matrix_samples import SMALL, load
 
 BOTH = SMALL.replace("    gpus: [sm_90]", '    gpus: [sm_90]\n    axes: {python: ["3.11", "3.12"]}')
@@ -72,11 +73,11 @@ def test_a_choice_that_cannot_be_is_refused_once(tmp_path: Path, old: str, new: 
     assert found.startswith(what)
 
 
-def test_a_system_has_one_python_of_a_minor_version(tmp_path: Path) -> None:
+def test_a_system_has_one_python_of_a_minor_version(tmp_path: Path, golden: Golden) -> None:
     same = '{provider: distribution, python: "3.11", systems: [sys], path: /x, source: s, date: "2026-11-20"}'
     second = f"  sys-again:\n    {same}\n"
     text = BOTH.replace("interpreters:\n", f"interpreters:\n{second}")
-    assert errors(tmp_path / "a", text) == ['"sys-3.11" is already the Python 3.11 of sys']
+    golden.check(errors(tmp_path / "a", text))
 
 
 def test_the_interpreter_is_an_input_of_its_own(tmp_path: Path) -> None:

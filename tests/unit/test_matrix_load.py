@@ -19,6 +19,7 @@ from imagegen.core.data import MAX_SOURCE_FILE
 from imagegen.core.errors import MOST, MatrixErrors
 from imagegen.core.types import EnvValue, Text
 from imagegen.spec.schema import MatrixFile
+from tests.support.golden import Golden
 from tests.support.matrix_samples import RULE, SHIPPED, SMALL, complaint, large, load
 
 
@@ -209,7 +210,7 @@ def test_a_faulty_rule_is_a_load_error(tmp_path: Path, old: str, new: str, expec
     assert expected in complaint(tmp_path, SMALL, _edit(RULE, old, new))
 
 
-def test_all_errors_of_all_files_come_at_once_and_in_order(tmp_path: Path) -> None:
+def test_all_errors_of_all_files_come_at_once_and_in_order(tmp_path: Path, golden: Golden) -> None:
     broken = _edit(_edit(SMALL, "system:", "sistem:"), "numpy: {because: n}", "nunpy: {git: v1}")
     complaints = complaint(
         tmp_path, broken, _edit(RULE, "severity: error", "severity: fatal"), "images: {x: {base: dbe}}"
@@ -218,10 +219,10 @@ def test_all_errors_of_all_files_come_at_once_and_in_order(tmp_path: Path) -> No
     assert places == sorted(places, key=lambda text: [int(n) for n in re.findall(r"\d+", text)])
     for part in ('"sistem"', '"system" is missing', '"nunpy"', "fatal", '"dbe"', '"purpose" is missing'):
         assert part in complaints
-    assert 'no base "deb"' not in complaints  # an entry with a fault still exists
+    golden.check(complaints)
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read(tmp_path: Path, golden: Golden) -> None:
     (tmp_path / "x.yaml").write_bytes(b"images: {}\n# \xff\n")
     (tmp_path / "y.yml").write_bytes(b"images: {}\n\x07\n")
     (tmp_path / "z.yaml").symlink_to(tmp_path / "gone.yaml")
@@ -230,7 +231,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     complaints = str(raised.value)
     for part in ("x.yaml:2: the file is not UTF-8", "y.yml:2: the file holds", "nowhere: no matrix here"):
         assert part in complaints
-    assert "z.yaml: the file cannot be read" in complaints
+    golden.check(complaints)
 
 
 def _repeat(head: str, entry: str) -> str:
@@ -288,23 +289,23 @@ def test_an_image_has_an_upper_number_of_cells(tmp_path: Path) -> None:
     assert (error.where.line, error.exit_code) == (text[: text.index("    axes:\n")].count("\n") + 1, 65)
 
 
-def test_a_later_directory_adds_and_overrides_openly(tmp_path: Path) -> None:
+def test_a_later_directory_adds_and_overrides_openly(tmp_path: Path, golden: Golden) -> None:
     load(tmp_path / "a", SMALL)
     own = tmp_path / "b"
     own.mkdir()
     (own / "x.yaml").write_text("components:\n  numpy: {description: mine}\n  scipy: {description: s}\n")
     with pytest.raises(MatrixErrors) as raised:
         matrix.load([tmp_path / "a", own])
-    assert f'{own}/x.yaml:2:3: "numpy" is already defined' in str(raised.value)
+    golden.check(raised.value)
     assert f"{tmp_path}/a/0.yaml:17:3" in str(raised.value)
     (own / "x.yaml").write_text("components:\n  numpy: {description: mine, imports: [numpy], override: true}\n")
     (cell,) = matrix.load([tmp_path / "a", own]).cells()
     assert [each.component.description for each in cell.requirements] == ["mine", "t"]
     complaints = complaint(tmp_path / "c", SMALL, "components:\n  numpy: {description: again, override: true}\n")
-    assert '1.yaml:2:3: "numpy" is defined twice' in complaints  # files of one directory have no order
+    golden.check(complaints)
 
 
-def test_an_identical_entry_of_a_later_directory_is_the_same_entry(tmp_path: Path) -> None:
+def test_an_identical_entry_of_a_later_directory_is_the_same_entry(tmp_path: Path, golden: Golden) -> None:
     """Only a different one clashes, and one directory defines each name once, identical or not."""
     first = load(tmp_path / "a", SMALL, RULE)
     load(tmp_path / "b", SMALL, RULE)
@@ -312,10 +313,9 @@ def test_an_identical_entry_of_a_later_directory_is_the_same_entry(tmp_path: Pat
     (tmp_path / "b/0.yaml").write_text(_edit(SMALL, "numpy: {description: n}", "numpy: {description: other}"))
     with pytest.raises(MatrixErrors) as raised:
         matrix.load([tmp_path / "a", tmp_path / "b"])
-    assert [(each.what, each.where.file) for each in raised.value.errors] == [
-        ('"numpy" is already defined', tmp_path / "b/0.yaml")
-    ]
-    assert complaint(tmp_path / "c", SMALL, SMALL).count("is defined twice") > 1
+    golden.check(
+        [(each.what, each.where.file) for each in raised.value.errors], complaint(tmp_path / "c", SMALL, SMALL)
+    )
 
 
 @pytest.mark.parametrize(
@@ -381,5 +381,5 @@ def test_no_damage_to_a_sound_matrix_makes_the_loader_raise_anything_else(seed: 
     _loads_or_complains(text)
 
 
-def test_deep_nesting_is_refused_before_it_costs_anything(tmp_path: Path) -> None:
-    assert "nested deeper than 20 levels" in complaint(tmp_path, "[" * 500)
+def test_deep_nesting_is_refused_before_it_costs_anything(tmp_path: Path, golden: Golden) -> None:
+    golden.check(complaint(tmp_path, "[" * 500))

@@ -20,6 +20,7 @@ from imagegen.core.errors import MatrixErrors
 from imagegen.core.git.submodule import Submodule
 from imagegen.spec.model import EnvVar
 from imagegen.spec.recipe import Architectures, Commit, Cost, LocalSource, Patch, SdistFile
+from tests.support.golden import Golden
 from tests.support.matrix_samples import SMALL, shipped_matrix_and_recipes
 
 PATCH = b"--- a/setup.py\n+++ b/setup.py\n@@ -1 +1 @@\n-a\n+b\n"
@@ -213,17 +214,18 @@ def test_a_fault_is_reported_with_its_place_and_remedy(tmp_path: Path, old: str,
         assert part in complaints
 
 
-def test_the_sources_of_a_compiled_component_stand_in_its_recipe_alone(tmp_path: Path) -> None:
+def test_the_sources_of_a_compiled_component_stand_in_its_recipe_alone(tmp_path: Path, golden: Golden) -> None:
     directories = project(tmp_path)
     commit = (
         f'{{url: "https://example.org/f", commit: {"1a" * 20}, tree: {"2a" * 20}, version: "1.0", build_requires: []}}'
     )
     (tmp_path / "matrices/b.yaml").write_text(edit(STACK, "compiled: true", f"compiled: true, git: {{v1: {commit}}}"))
-    with pytest.raises(MatrixErrors, match=r"b.yaml:2:42: the sources of a compiled component stand in its recipe"):
+    with pytest.raises(MatrixErrors) as caught:
         matrix.load(directories)
+    golden.check(caught.value)
 
 
-def test_only_what_needs_a_compiler_can_come_from_source(tmp_path: Path) -> None:
+def test_only_what_needs_a_compiler_can_come_from_source(tmp_path: Path, golden: Golden) -> None:
     directories = project(tmp_path)
     before = matrix.load(directories).select("gpu")[0]
     (tmp_path / "matrices/b.yaml").write_text(
@@ -235,18 +237,20 @@ def test_only_what_needs_a_compiler_can_come_from_source(tmp_path: Path) -> None
     (tmp_path / "matrices/b.yaml").write_text(
         edit(STACK, "fast: {version", "numpy: {from_source: true, because: n}, fast: {version")
     )
-    with pytest.raises(MatrixErrors, match=r'b.yaml:10:26: the component "numpy" needs no compiler'):
+    with pytest.raises(MatrixErrors) as caught:
         matrix.load(directories)
+    golden.check(caught.value)
 
 
-def test_a_later_directory_replaces_a_recipe_openly(tmp_path: Path) -> None:
+def test_a_later_directory_replaces_a_recipe_openly(tmp_path: Path, golden: Golden) -> None:
     first, second = project(tmp_path / "shipped"), tmp_path / "own/wheels"
     second.mkdir(parents=True)
     own = edit(RECIPE, "      - {file: patches/fast.patch, ", "      - {file: own.patch, ")
     (second / "own.patch").write_bytes(PATCH)
     (second / "r.yaml").write_text(own)
-    with pytest.raises(MatrixErrors, match=r'own/wheels/r.yaml:2:3: "fast" is already defined'):
+    with pytest.raises(MatrixErrors) as caught:
         matrix.load([*first, second])
+    golden.check(caught.value)
     (second / "r.yaml").write_text(edit(own, "    requires: [torch]\n", "    requires: [torch]\n    override: true\n"))
     recipe = matrix.load([*first, second]).recipes["fast"]
     assert recipe.patches[0].path == second / "own.patch"
@@ -256,7 +260,7 @@ def test_a_later_directory_replaces_a_recipe_openly(tmp_path: Path) -> None:
     assert str(recipe.releases["0.9"].where).endswith(f"own/wheels/r.yaml:{line}:15")
 
 
-def test_a_directory_of_wheels_may_hold_other_things(tmp_path: Path) -> None:
+def test_a_directory_of_wheels_may_hold_other_things(tmp_path: Path, golden: Golden) -> None:
     directories = project(tmp_path)
     (tmp_path / "wheels/r.yaml").unlink()
     (tmp_path / "wheels/fast-1.0-py3-none-any.whl").write_bytes(b"")
@@ -265,8 +269,9 @@ def test_a_directory_of_wheels_may_hold_other_things(tmp_path: Path) -> None:
     assert matrix.load(directories).recipes == {}
     (tmp_path / "wheels/more/catalogue").mkdir(parents=True)
     (tmp_path / "wheels/more/catalogue/x.yaml").write_text("catalogue: {}\n")
-    with pytest.raises(MatrixErrors, match='unknown key "catalogue"'):  # nothing is passed over but the one folder
+    with pytest.raises(MatrixErrors) as caught:
         matrix.load(directories)
+    golden.check(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -315,8 +320,8 @@ def test_a_prefix_takes_the_place_of_modules(tmp_path: Path) -> None:
     assert {name for name in inputs[0] if inputs[0][name] != inputs[1][name]} == {"recipe fast"}
 
 
-def test_a_recipe_with_modules_and_a_prefix(tmp_path: Path) -> None:
-    assert "either `modules` or a `prefix`" in complaint(tmp_path, RECIPE + PREFIX)
+def test_a_recipe_with_modules_and_a_prefix(tmp_path: Path, golden: Golden) -> None:
+    golden.check(complaint(tmp_path, RECIPE + PREFIX))
 
 
 @given(st.integers(0, 2**32))

@@ -14,6 +14,7 @@ from imagegen.core.errors import BaseError
 from imagegen.core.progress import Quiet
 from imagegen.lock.model import Lock
 from tests.support.errors import raises
+from tests.support.golden import Golden
 from tests.support.lock_workspace import Chooser
 from tests.support.nightly_project import Toy
 from tests.support.nightly_week import BASE, Week, day, rule, versions, with_deb
@@ -43,7 +44,7 @@ def test_the_base_moves_alone_but_not_for_a_new_signature(toy: Toy) -> None:
     assert proposal.after.base.debs[0].version == "3.11.2-6+deb12u7"
 
 
-def test_what_cannot_stay_on_the_base_of_before_may_on_that_of_today(toy: Toy) -> None:
+def test_what_cannot_stay_on_the_base_of_before_may_on_that_of_today(toy: Toy, golden: Golden) -> None:
     resolve = toy.resolve
 
     def on_the_new_alone(previous: Lock | None, upgraded: Sequence[str], bounds: Mapping[str, str]) -> Lock:
@@ -52,21 +53,19 @@ def test_what_cannot_stay_on_the_base_of_before_may_on_that_of_today(toy: Toy) -
         return resolve(previous, upgraded, bounds)
 
     toy.resolve = on_the_new_alone  # type: ignore[method-assign]
-    with pytest.raises(BaseError, match="left the archive"):
+    with pytest.raises(BaseError) as caught:
         toy.propose()
+    golden.check(caught.value)
     toy.base = with_deb(BASE, "3.11.2-6+deb12u7")
     assert toy.propose().after.base == toy.base
 
 
-def test_of_a_broken_release_the_one_before_is_taken(toy: Toy) -> None:
+def test_of_a_broken_release_the_one_before_is_taken(toy: Toy, golden: Golden) -> None:
     toy.releases["peft"] += ["2", "3", "4", "5"]
     toy.broken = {("peft", "4"), ("peft", "3")}
     proposal = toy.propose()
     assert versions(proposal.after) == {"torch": "1", "vllm": "1", "peft": "2"}
-    assert [(rejected.newer, rejected.reason) for rejected in proposal.rejected] == [
-        ("4", "peft 4 has no wheel: its index offers only an sdist"),
-        ("5", "the matrix asks for peft<5: we need peft"),
-    ]
+    golden.check([(rejected.newer, rejected.reason) for rejected in proposal.rejected])
 
 
 def test_all_broken_moves_nothing(toy: Toy) -> None:
@@ -77,17 +76,15 @@ def test_all_broken_moves_nothing(toy: Toy) -> None:
     assert {name: stays for name, (stays, _, _) in rejected(proposal).items()} == versions(toy.first)
 
 
-def test_where_two_do_not_go_together_torch_goes_first(toy: Toy) -> None:
+def test_where_two_do_not_go_together_torch_goes_first(toy: Toy, golden: Golden) -> None:
     toy.releases = {name: ["1", "2"] for name in toy.releases}
     toy.rules = (rule("r", {"torch": ">=2", "vllm": ">=2"}, {"peft": "<1"}, "They crash."),)
     proposal = toy.propose()
     assert versions(proposal.after) == {"torch": "2", "vllm": "1", "peft": "2"}
-    assert rejected(proposal) == {
-        "vllm": ("1", "2", "peft 2, torch 2, vllm 2: They crash. [r; its changelog, 2026-06-01]")
-    }
+    golden.check(rejected(proposal))
 
 
-def test_a_component_of_the_index_that_is_not_asked_for_is_held_as_well(toy: Toy) -> None:
+def test_a_component_of_the_index_that_is_not_asked_for_is_held_as_well(toy: Toy, golden: Golden) -> None:
     toy.releases["light"] = ["1"]
     before = toy.resolve(toy.first, ["light"], {})
     before = replace(
@@ -98,14 +95,14 @@ def test_a_component_of_the_index_that_is_not_asked_for_is_held_as_well(toy: Toy
     toy.broken = {("light", "2")}
     proposal = toy.propose(before)
     assert versions(proposal.after) == {"torch": "2", "vllm": "1", "peft": "1", "light": "1"}
-    assert rejected(proposal) == {"light": ("1", "", "light 2 has no wheel: its index offers only an sdist")}
+    golden.check(rejected(proposal))
 
 
-def test_what_cannot_stay_is_an_error(toy: Toy) -> None:
+def test_what_cannot_stay_is_an_error(toy: Toy, golden: Golden) -> None:
     toy.rules = (rule("never", {"vllm": ""}, {"peft": ">=9"}, "They are enemies."),)
     with raises("lock-unresolvable") as caught:
         toy.propose()
-    assert "They are enemies." in str(caught.value.why)
+    golden.check(str(caught.value.why))
 
 
 def test_releases_of_an_index_as_of_a_time(tmp_path: Path) -> None:
@@ -131,7 +128,7 @@ def test_releases_of_an_index_as_of_a_time(tmp_path: Path) -> None:
     )
 
 
-def test_an_index_that_does_not_answer_is_reported(tmp_path: Path) -> None:
+def test_an_index_that_does_not_answer_is_reported(tmp_path: Path, golden: Golden) -> None:
     week = Week(tmp_path, {"peft": ""})
     said: list[str] = []
 
@@ -147,4 +144,4 @@ def test_an_index_that_does_not_answer_is_reported(tmp_path: Path) -> None:
         )
         == ()
     )
-    assert said[0].startswith("whether there is a newer peft is not known: ")
+    golden.check(said[0])

@@ -17,6 +17,7 @@ from imagegen.compat.metadata import PackageReleases, ReleaseMetadata
 from imagegen.core.store import Store
 from imagegen.lock.model import LOCAL, URL, LockedFile, LockedGit, LockedSdist, LockedWheel
 from imagegen.lock.uv_resolve import UPLOADS
+from tests.support.golden import Golden
 from tests.support.tiny_lock import LOCK, wheel
 
 
@@ -52,13 +53,13 @@ def test_packages_of_several_locks(session: Session) -> None:
     assert (rows[4].source, rows[4].link, rows[4].licence) == ("index pytorch-cpu", None, "")
 
 
-def test_the_source_of_a_package_and_its_page() -> None:
+def test_the_source_of_a_package_and_its_page(golden: Golden) -> None:
     url = "https://example.org/a-1.0-py3-none-any.whl"
     direct = LockedWheel("a", "1.0", LockedFile("a-1.0-py3-none-any.whl", 1, "a" * 64, URL, url=url), choice="c")
     git = LockedGit("v1", "git@example.org:a", "0123456789" * 4, "f" * 40)
     archive = LockedFile("a-1.0.tar.gz", 1, "b" * 64, "git")
     commit = replace(wheel("a", "1.0", "c" * 64, "git"), sdist=LockedSdist(archive, (), git=git))
-    assert source_of(direct) == ("a direct download", url)
+    golden.check(source_of(direct))
     assert source_of(commit) == ("commit 012345678901", None)
     web = replace(git, url="https://example.org/a")
     assert source_of(replace(commit, sdist=LockedSdist(archive, (), git=web)))[1] == web.url

@@ -19,6 +19,8 @@ sys.path.insert(0, str(Path(imagegen.checks.__file__).parent))  # as in a contai
 from smoke import fabric
 from smoke.fabric import PROBLEMS, Log, Surroundings, last_warning, parse
 
+from tests.support.golden import Golden
+
 SAMPLES = Path(__file__).parents[1] / "samples" / "nccl"
 NVLINK = ("NVLink 4 x 18", 450.0)
 
@@ -236,6 +238,6 @@ def test_shared_memory_is_what_pci_without_p2p_takes() -> None:
     assert fabric.notes(parse(sample("shm")), Surroundings({}), ("PCIe (PHB)", 32.0), 20.0) == []
 
 
-def test_the_last_warning_is_the_reason_of_a_failure() -> None:
-    assert "No space left" in last_warning(sample("shm-full"))
+def test_the_last_warning_is_the_reason_of_a_failure(golden: Golden) -> None:
+    golden.check(last_warning(sample("shm-full")))
     assert last_warning(sample("nvlink")) == ""

@@ -8,6 +8,7 @@ import pytest
 
 from imagegen.core.errors import MOST, MatrixError, MatrixErrors
 from imagegen.trust.project import Identity, Key, Project, load
+from tests.support.golden import Golden
 
 
 def write(tmp_path: Path, text: str) -> Path:
@@ -20,12 +21,13 @@ def test_a_project_without_the_file_trusts_no_signer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("both", [False, True])
-def test_a_misspelt_file_is_refused(both: bool, tmp_path: Path) -> None:
+def test_a_misspelt_file_is_refused(both: bool, tmp_path: Path, golden: Golden) -> None:
     path = (write(tmp_path, "publish: {}") if both else tmp_path) / "publish.yml"
     path.symlink_to("nowhere")
     with pytest.raises(MatrixError) as caught:
         load(tmp_path)
-    assert (caught.value.where, caught.value.fix) == (str(path), "rename it to publish.yaml")
+    golden.check(caught.value)
+    assert caught.value.where == str(path)
 
 
 @pytest.mark.parametrize("target", ["nowhere", "/nowhere/publish.yaml", "publish.yaml"])
@@ -105,9 +107,10 @@ def test_another_shape_is_described(tmp_path: Path, text: str, said: str) -> Non
     assert said in str(caught.value)
 
 
-def test_an_address_with_a_password_is_no_source(tmp_path: Path) -> None:
-    with pytest.raises(MatrixErrors, match="source: must match"):
+def test_an_address_with_a_password_is_no_source(tmp_path: Path, golden: Golden) -> None:
+    with pytest.raises(MatrixErrors) as caught:
         load(write(tmp_path, "publish:\n  source: https://me:secret@github.com/acme/images\n"))
+    golden.check(caught.value)
 
 
 @pytest.mark.parametrize("path", ["/etc/hostname", "../key.pub", "linked.pub", "linked/key.pub"])

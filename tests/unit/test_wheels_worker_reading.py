@@ -13,6 +13,7 @@ from imagegen.checks.worker import units
 from imagegen.checks.worker.causes import DISK, FAILED, MEMORY, STOPPED, diagnose
 from imagegen.checks.worker.memory import machine, own_cgroup, process_tree
 from imagegen.checks.worker.units import UnitCounter
+from tests.support.golden import Golden
 
 MB = 1 << 20
 MEMINFO = (
@@ -138,9 +139,9 @@ def test_compilers_without_ninja_count_by_their_commands() -> None:
     assert (count.done, count.total) == (1, 2)
 
 
-def test_a_line_of_ninja_is_shown_without_its_status() -> None:
+def test_a_line_of_ninja_is_shown_without_its_status(golden: Golden) -> None:
     assert units.plain("@ninja 1 9 @ nvcc -c a.cu") == "nvcc -c a.cu"
-    assert units.plain("nvcc warning : x") == "nvcc warning : x"
+    golden.check(units.plain("nvcc warning : x"))
 
 
 def test_what_ninja_logged_and_still_lies_there_is_kept(tmp_path: Path) -> None:
@@ -186,9 +187,10 @@ def test_running_out_of_memory_is_known_by_how_it_ended(code: int) -> None:
     assert diagnose(code, [], 0, None).cause == MEMORY
 
 
-def test_what_the_kernel_counted_decides() -> None:
+def test_what_the_kernel_counted_decides(golden: Golden) -> None:
     found = diagnose(1, ["error: command 'nvcc' failed"], 2, "cicc")
-    assert (found.cause, found.what) == (MEMORY, "the kernel ended 2 processes for want of memory (cicc)")
+    golden.check(found.what)
+    assert found.cause == MEMORY
 
 
 @pytest.mark.parametrize(

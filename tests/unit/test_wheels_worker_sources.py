@@ -14,6 +14,7 @@ from imagegen.checks.worker import requires, source
 from imagegen.checks.worker.errors import Refused
 from imagegen.checks.worker.hook import LEGACY, declared
 from imagegen.checks.worker.repack import finish
+from tests.support.golden import Golden
 
 EPOCH = 1_700_000_000
 
@@ -63,14 +64,15 @@ def test_members_that_would_lie_outside_are_refused(
         source.unpack(archive(tmp_path / "x.tar.gz", *members, links=links), tmp_path / "x", EPOCH)
 
 
-def test_a_member_behind_a_link_is_refused(tmp_path: Path) -> None:
+def test_a_member_behind_a_link_is_refused(tmp_path: Path, golden: Golden) -> None:
     with tarfile.open(tmp_path / "x.tar", "w") as tar:
         link = tarfile.TarInfo("x/l")
         link.type, link.linkname = tarfile.SYMTYPE, "."
         tar.addfile(link)
         tar.addfile(tarfile.TarInfo("x/l/a"))
-    with pytest.raises(Refused, match="behind a link"):
+    with pytest.raises(Refused) as caught:
         source.unpack(tmp_path / "x.tar", tmp_path / "x", EPOCH)
+    golden.check(caught.value)
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", b"\x1f\x8b\x08 broken"])
@@ -139,10 +141,11 @@ def test_build_requirements_can_be_imported_and_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a\\b"])
-def test_hostile_requirements_are_refused(tmp_path: Path, name: str) -> None:
+def test_hostile_requirements_are_refused(tmp_path: Path, name: str, golden: Golden) -> None:
     bad = wheel(tmp_path / "x.whl", (name, b""))
-    with pytest.raises(Refused, match="would lie outside"):
+    with pytest.raises(Refused) as caught:
         requires.unpack([bad], tmp_path / "m", tmp_path / "p", "/py")
+    golden.check(caught.value)
 
 
 def test_a_requirement_that_is_no_wheel_is_refused(tmp_path: Path) -> None:
