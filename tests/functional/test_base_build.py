@@ -31,6 +31,7 @@ from imagegen.oci.documents import LayerDescriptor, digest_of
 from tests.support.debian_archive import deb
 from tests.support.environment import environment
 from tests.support.errors import raises
+from tests.support.golden import Golden
 from tests.support.http_server import stalling
 from tests.support.registry_server import StandIn, packed
 
@@ -178,7 +179,7 @@ def test_a_mirror_out_of_reach_names_all_packages_once(
 @pytest.mark.fault(
     "Network", "a Debian mirror has some packages, others are wrong or gone", "one error: each with its reason"
 )
-def test_every_fault_of_a_mirror_is_reported(here: Settings, tmp_path: Path) -> None:
+def test_every_fault_of_a_mirror_is_reported(here: Settings, tmp_path: Path, golden: Golden) -> None:
     (tmp_path / "debian/pool/a_1~2+b1.deb").write_bytes(b"FIRST")
     (tmp_path / "debian/pool/c_1~2+b1.deb").write_bytes(b"long")
     required = locked(*ONE.debs, deb("c", b"c"), deb("gone", b"gone"))
@@ -187,15 +188,14 @@ def test_every_fault_of_a_mirror_is_reported(here: Settings, tmp_path: Path) -> 
         fetch.fetch(required, Context(store, here, Quiet()))
     said = str(caught.value)
     assert f"expected sha256 {ONE.debs[0].sha256}" in said
-    assert "expected 1 bytes, got more" in said
-    assert "gone_1~2+b1.deb does not exist" in said
+    golden.check(said)
     assert store.has(ONE.debs[1].digest)
     assert [each.filename for each in base.missing(required, store)] == [
         "a_1~2+b1.deb", "c_1~2+b1.deb", "gone_1~2+b1.deb",
     ]  # fmt: skip
 
 
-def test_a_base_that_was_built_is_not_built_again(here: Settings, tmp_path: Path) -> None:
+def test_a_base_that_was_built_is_not_built_again(here: Settings, tmp_path: Path, golden: Golden) -> None:
     store = Store(tmp_path / "store")
     diff_id = store.write(b"layer")
     BASES.put(store, base.key(ONE), LayerDescriptor.of_tar(diff_id, 5))
@@ -204,7 +204,7 @@ def test_a_base_that_was_built_is_not_built_again(here: Settings, tmp_path: Path
     store.path(diff_id).unlink()
     with pytest.raises(BaseError) as caught:
         base.build(ONE, Context(store, here, Quiet()))
-    assert caught.value.fix == "apt-get install mmdebstrap"
+    golden.check(caught.value)
 
 
 def test_the_repository_holds_exactly_the_lock(here: Settings, tmp_path: Path) -> None:
@@ -266,17 +266,13 @@ Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
 """
 
 
-def test_sources_are_the_releases_own_in_its_own_form() -> None:
+def test_sources_are_the_releases_own_in_its_own_form(golden: Golden) -> None:
     """Debian 13 has no sources.list any more: what its apt reads is in deb822 form, and names the keyring."""
     example = "# See\n" + "".join(
         f"deb http://archive.example/{path} {suite} main contrib\n#deb-src x {suite} main\n"
         for path, suite in (("debian", "bookworm"), ("debian", "bookworm-updates"), ("sec", "bookworm-security"))
     )
-    assert sources_file(release("bookworm"), example).decode().splitlines() == [
-        "deb http://archive.example/debian bookworm main",
-        "deb http://archive.example/debian bookworm-updates main",
-        "deb http://archive.example/sec bookworm-security main",
-    ]
+    golden.check(sources_file(release("bookworm"), example).decode())
     trixie = release("trixie")
     found = list(parse_deb822(sources_file(trixie, SOURCES).decode(), trixie.sources))
     assert [
@@ -291,9 +287,9 @@ def test_sources_are_the_releases_own_in_its_own_form() -> None:
         assert caught.value.where
 
 
-def test_mmdebstraps_failure_says_what_a_user_without_root_can_do() -> None:
+def test_mmdebstraps_failure_says_what_a_user_without_root_can_do(golden: Golden) -> None:
     error = failed("I: using /tmp as tempdir\nE: cannot find newuidmap\n", "unshare")
-    assert error.why == "E: cannot find newuidmap"
+    golden.check(error.why)
     assert "uidmap" in str(error.fix)
     assert failed("E: no space left\n", "root").fix is None
 

@@ -14,6 +14,7 @@ from imagegen.lock.model import LockedBuild
 from imagegen.wheels.builds.wheel_check import built_wheel, check_wheel
 from tests.support.elf_files import make_elf, make_fatbin
 from tests.support.errors import raises
+from tests.support.golden import Golden
 from tests.support.source_builds import BUILD, WITH_BUILD
 from tests.support.wheels import make_wheel
 
@@ -54,9 +55,9 @@ def test_what_was_asked_for_passes(tmp_path: Path) -> None:
     assert judge(path) == []
 
 
-def test_unrequested_gpu_code_is_reported(tmp_path: Path) -> None:
+def test_unrequested_gpu_code_is_reported(tmp_path: Path, golden: Golden) -> None:
     path = wheel(tmp_path, {MODULE: extension(SM_80, SM_90, SM_120)})
-    assert judge(path) == ["compiled for sm_80 too, which was not requested"]
+    golden.check(judge(path))
 
 
 def test_a_build_that_left_no_wheel_or_several_is_refused(tmp_path: Path) -> None:
@@ -86,11 +87,11 @@ def test_another_release_is_refused(tmp_path: Path, name: str, version: str) -> 
     "a build succeeds and compiled nothing: a Python-only wheel, as apex's without its variables",
     "refused: says which extension was asked for; nothing gets into the wheelhouse",
 )
-def test_a_python_only_wheel_is_refused(tmp_path: Path) -> None:
+def test_a_python_only_wheel_is_refused(tmp_path: Path, golden: Golden) -> None:
     path = wheel(tmp_path, {"demo/__init__.py": b"", "demo/not_elf.so": b"text"})
     with raises("source-build-no-extension") as caught:
         judge(path)
-    assert "asked for was demo_cuda" in str(caught.value)
+    golden.check(caught.value)
     with raises("source-build-no-extension"):
         judge(path, replace(BUILD, modules=()))
 
@@ -104,11 +105,11 @@ def test_an_extension_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert judge(nested, replace(BUILD, modules=("demo.more_cuda",))) == []
 
 
-def test_an_architecture_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_an_architecture_that_is_not_there_is_named(tmp_path: Path, golden: Golden) -> None:
     path = wheel(tmp_path, {MODULE: extension(SM_90)})
     with raises("source-build-no-gpu-code") as caught:
         judge(path)
-    assert "it was compiled for sm_90" in str(caught.value)
+    golden.check(caught.value)
     with raises("source-build-no-gpu-code"):
         judge(wheel(tmp_path / "none", {MODULE: extension()}))
 
@@ -122,10 +123,11 @@ def test_an_architecture_that_is_not_there_is_named(tmp_path: Path) -> None:
         'einops; python_version ~= "x"',  # which is not decidable
     ],
 )
-def test_an_unexpected_requirement_is_refused(tmp_path: Path, requires: str) -> None:
+def test_an_unexpected_requirement_is_refused(tmp_path: Path, requires: str, golden: Golden) -> None:
     path = wheel(tmp_path, {MODULE: extension(SM_90, SM_120)}, requires=requires)
-    with pytest.raises(BuildError, match=r"demo-ext 1\.0 asks for (einops|torch>=99)"):
+    with pytest.raises(BuildError) as caught:
         judge(path)
+    golden.check(caught.value)
 
 
 @pytest.mark.parametrize(

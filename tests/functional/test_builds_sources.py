@@ -19,6 +19,7 @@ from imagegen.lock import build_sources
 from imagegen.lock.model import LockedPatch
 from imagegen.wheels.builds.release_check import require_sources
 from tests.support.errors import raises
+from tests.support.golden import Golden
 from tests.support.source_builds import BUILD, packed
 
 SETUP = b"one\ntwo\n"
@@ -80,10 +81,10 @@ def test_a_full_disk_is_reported_for_the_sources(tmp_path: Path, names: list[str
 
 
 @pytest.mark.parametrize("stated", ['name = "demo-ext"\nversion = "1.1"', 'name = "other"\nversion = "1.0"'])
-def test_sources_of_another_release_are_refused(tmp_path: Path, stated: str) -> None:
+def test_sources_of_another_release_are_refused(tmp_path: Path, stated: str, golden: Golden) -> None:
     with raises("source-build-wrong-release") as caught:
         look(tmp_path, stating(f"[project]\n{stated}\n"))
-    assert "they call themselves" in str(caught.value)
+    golden.check(caught.value)
 
 
 @pytest.mark.parametrize(

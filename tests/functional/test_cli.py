@@ -23,6 +23,7 @@ from imagegen.run.doctor.fabric import Host
 from imagegen.run.smoke.report import CheckResult, SmokeReport
 from tests.support import command_line
 from tests.support.command_line import Run
+from tests.support.golden import Golden
 from tests.support.matrix_samples import shipped_matrix
 
 
@@ -101,12 +102,12 @@ def test_what_a_matrix_says_is_text_and_no_markup(run: Run) -> None:
     assert "[red]as this one is[/red]" in ended.out
 
 
-def test_a_project_has_recipes_of_its_own(run: Run, tmp_path: Path) -> None:
+def test_a_project_has_recipes_of_its_own(run: Run, tmp_path: Path, golden: Golden) -> None:
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels" / "mine.yaml").write_text("recipes:\n  flash-attn:\n    modules: []\n")
     ended = run("list", "odd")
     assert ended.code == 65
-    assert "wheels/mine.yaml:3:14: recipes.flash-attn.modules: List should have at least 1 item" in ended.err
+    golden.check(ended.err)
     (tmp_path / "wheels" / "mine.yaml").unlink()
     assert run("list", "odd").code == 0  # people keep wheels in a directory of this name
 
@@ -249,11 +250,11 @@ def test_show_gives_one_json_document_for_many_cells(run: Run) -> None:
     assert [each["cell"] for each in shown] == ["cpu-grpo-cpu-py311", "sb3-maskable-cpu-py311"]
 
 
-def test_errors_are_sentences_on_stderr_with_their_code(run: Run) -> None:
+def test_errors_are_sentences_on_stderr_with_their_code(run: Run, golden: Golden) -> None:
     ended = run("show", "cpu-grop")
     assert (ended.code, ended.out) == (64, "")
     assert ended.err.startswith("error[usage-unknown-cell]: ")
-    assert ended.err.endswith('  fix: did you mean "cpu-grpo"?\n')
+    golden.check(ended.err)
     assert run("show", "odd").code == 67
     assert run("nonsense").code == 64
     assert run("lock").code == 64
@@ -329,7 +330,7 @@ def test_gc_keeps_what_locks_name_and_says_what_it_freed(run: Run, tmp_path: Pat
     assert all(path.exists() for path in kept)
 
 
-def test_one_broken_lock_does_not_hide_the_other_cells(run: Run, tmp_path: Path) -> None:
+def test_one_broken_lock_does_not_hide_the_other_cells(run: Run, tmp_path: Path, golden: Golden) -> None:
     path = tmp_path / "locks" / "odd-cpu-py311.toml"
     path.parent.mkdir()
     path.write_text('version = 1\nfrob = "x"\n')
@@ -338,7 +339,7 @@ def test_one_broken_lock_does_not_hide_the_other_cells(run: Run, tmp_path: Path)
     locked = {each["cell"]: each["locked"] for each in json.loads(ended.out)}
     assert locked["odd-cpu-py311"] == "broken"
     assert locked["cpu-grpo-cpu-py311"] == "recorded"
-    assert f"{path}:2: unknown key 'frob'" in ended.err
+    golden.check(ended.err)
     assert "delete it" in ended.err
 
 

@@ -27,6 +27,7 @@ from imagegen.wheels import wheelhouse
 from imagegen.wheels.builds.environment import BuildEnvironment
 from tests.support.command_line import Run
 from tests.support.errors import raises
+from tests.support.golden import Golden
 from tests.support.registry_server_writes import Writable
 from tests.support.source_builds import BUILD, WITH_BUILD
 from tests.support.wheelhouse_machine import Machine, app_of
@@ -57,10 +58,10 @@ def keep(here: Machine, name: str, age: float = 0.0, key: str | None = None, log
     return wheel
 
 
-def test_a_list_says_what_each_wheel_is_for(here: Machine) -> None:
+def test_a_list_says_what_each_wheel_is_for(here: Machine, golden: Golden) -> None:
     code, out, said = here.run(wheels_command.list_wheels)
     assert (code, out) == (0, "")
-    assert "the store has no wheels; `imagegen wheels build`" in said
+    golden.check(said)
     keep(here, "flash-attn", age=3 * 24 * 3600 + 60)
     new = keep(here, "demo")
     code, out, _ = here.run(wheels_command.list_wheels)
@@ -90,16 +91,16 @@ def test_text_from_a_foreign_record_is_escaped(here: Machine, made: float) -> No
     assert out.splitlines()[1].split() == ["demo", "1.0", "\\x1b[2J", "-", "-", "4", "B", "-", wheel.key]
 
 
-def test_gc_removes_unneeded_and_unused_wheels(here: Machine) -> None:
+def test_gc_removes_unneeded_and_unused_wheels(here: Machine, golden: Golden) -> None:
     old, young = keep(here, "old", age=MONTHS), keep(here, "young")
     needed = keep(here, "demo-ext", age=MONTHS, key=BUILD.key)
     app = app_of(here, WITH_BUILD)
     _, _, said = here.run(wheels_command.remove_wheels, "--dry-run", app=app)
     assert f"old-1.0-cp311-cp311-linux_x86_64.whl (3 B), {old.key}" in said
-    assert "would free 3 B: 1 wheel" in said
+    golden.check(said)
     assert here.store.path(old.digest).exists()
     _, _, said = here.run(wheels_command.remove_wheels, app=app)
-    assert "freed 3 B: 1 wheel" in said, "the log belongs to the others too"
+    golden.check(said)
     assert [wheel.key for wheel in wheelhouse.every(here.store)] == [needed.key, young.key]
     assert not here.store.path(old.digest).exists()
     _, out, _ = here.run(wheels_command.remove_wheels, "--json", app=app)
@@ -114,54 +115,53 @@ def test_looking_at_a_list_is_no_use_of_a_wheel(here: Machine) -> None:
 
 
 @pytest.mark.parametrize("name", ["demo-ext", "demo-ext==1.0", BUILD.key])
-def test_gc_lets_go_of_what_is_named(here: Machine, name: str) -> None:
+def test_gc_lets_go_of_what_is_named(here: Machine, name: str, golden: Golden) -> None:
     other, wheel = keep(here, "other", log="another"), keep(here, "demo-ext", key=BUILD.key)
     _, _, said = here.run(wheels_command.remove_wheels, "--dry-run", name, app=app_of(here, WITH_BUILD))
-    assert "would free 13 B: 1 wheel" in said
+    golden.check(said)
     _, _, said = here.run(wheels_command.remove_wheels, name, app=app_of(here, WITH_BUILD))
-    assert "freed 13 B: 1 wheel" in said, "8 bytes and 5 of its log"
+    golden.check(said)
     assert list(wheelhouse.every(here.store)) == [other]
     assert wheelhouse.known(here.store, wheel.key) is None
 
 
-def test_gc_of_an_unknown_name_removes_nothing(here: Machine) -> None:
+def test_gc_of_an_unknown_name_removes_nothing(here: Machine, golden: Golden) -> None:
     keep(here, "flash-attn")
     with raises("usage-unknown-wheel") as caught:
         here.run(wheels_command.remove_wheels, "flash-attn", "flash-atn", app=app_of(here))
-    assert 'did you mean "flash-attn"?' in str(caught.value)
+    golden.check(caught.value)
     assert len(list(wheelhouse.every(here.store))) == 1
 
 
-def test_build_has_nothing_to_do_where_the_wheel_is_there(here: Machine) -> None:
+def test_build_has_nothing_to_do_where_the_wheel_is_there(here: Machine, golden: Golden) -> None:
     wheel = keep(here, "demo-ext", key=BUILD.key)
     app = app_of(here, WITH_BUILD)
     code, out, said = here.run(wheels_command.build_wheels, "--cell", "tiny", app=app)
     assert (code, out) == (0, f"{BUILD.key} {wheel.filename}\n")
-    assert "all compiled wheels are in the store" in said
+    golden.check(said)
     _, out, _ = here.run(wheels_command.build_wheels, "demo-ext", "--cell", "tiny", "--json", app=app)
     assert [each["filename"] for each in json.loads(out)] == [wheel.filename]
 
 
-def test_build_refuses_what_the_lock_does_not_have_compiled(here: Machine) -> None:
+def test_build_refuses_what_the_lock_does_not_have_compiled(here: Machine, golden: Golden) -> None:
     app = app_of(here, WITH_BUILD)
-    with pytest.raises(UsageError, match="does not compile demo-exx") as caught:
+    with pytest.raises(UsageError) as caught:
         here.run(wheels_command.build_wheels, "demo-exx", "--cell", "tiny", app=app)
-    assert 'did you mean "demo-ext"?' in str(caught.value)
+    golden.check(caught.value)
     none = replace(WITH_BUILD, builds=())
     code, out, said = here.run(wheels_command.build_wheels, "--cell", "tiny", app=app_of(here, none))
     assert (code, out) == (0, "")
-    assert "no wheel must be compiled" in said
+    golden.check(said)
 
 
-def test_a_command_of_the_group_that_is_not_there(run: Run) -> None:
+def test_a_command_of_the_group_that_is_not_there(run: Run, golden: Golden) -> None:
     ended = run("wheels", "biuld")
     assert ended.code == 64
-    assert 'there is no command "biuld"' in ended.err
-    assert 'did you mean "build"?' in ended.err
+    golden.check(ended.err)
     assert "Remove wheels" in run("wheels", "--help").out
 
 
-def test_what_the_team_has_compiled_is_not_compiled_again(tmp_path: Path) -> None:
+def test_what_the_team_has_compiled_is_not_compiled_again(tmp_path: Path, golden: Golden) -> None:
     registry = Writable()
     try:
         place = f"{registry.host}/team/wheels"
@@ -172,7 +172,7 @@ def test_what_the_team_has_compiled_is_not_compiled_again(tmp_path: Path) -> Non
     finally:
         registry.close()
     assert (code, out) == (0, f"{BUILD.key} {wheel.filename}\n")
-    assert f"{wheel.filename}: from the remote wheelhouse {place}" in said
+    golden.check(said)
     assert wheelhouse.known(taker.store, BUILD.key) == wheel
 
 
@@ -204,7 +204,7 @@ def test_a_builder_of_the_users_is_the_one_that_compiles(
 
 
 def test_a_rendered_folder_that_compiles_says_how_many_files_at_once(
-    here: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     monkeypatch.setattr(recipe, "write", lambda *_: None)
     monkeypatch.setattr("imagegen.app.render.Engine.connect", Mock(side_effect=EngineError("no engine")))
@@ -216,7 +216,5 @@ def test_a_rendered_folder_that_compiles_says_how_many_files_at_once(
             line for line in said.splitlines() if "for demo-ext 1.0, the printed command compiles one file" in line
         ]
         assert len(notes) == expected
-        assert all(
-            '--secret id=throttle,src=FILE` allows more, with {"jobs": 4, "threads": 1}' in line for line in notes
-        )
+        golden.check(notes)
         assert "throttle" not in out

@@ -16,6 +16,7 @@ from imagegen.oci.documents import digest_of
 from imagegen.wheels.wheelhouse import every, keep, known
 from tests.support.built_wheels import KEY, LOG, age, built
 from tests.support.errors import raises
+from tests.support.golden import Golden
 from tests.support.registry_server_writes import Writable, answering
 from tests.support.wheelhouse_machine import Machine
 
@@ -43,10 +44,10 @@ def there(registry: Writable, tmp_path: Path) -> Machine:
     return Machine(tmp_path / "there", f"{registry.host}/team/wheels")
 
 
-def test_all_that_is_kept_goes_there_once(registry: Writable, here: Machine) -> None:
+def test_all_that_is_kept_goes_there_once(registry: Writable, here: Machine, golden: Golden) -> None:
     code, _, said = here.run(wheels_command.push_wheels, "--dry-run")
     assert code == 0
-    assert "2 of 2 wheels would be pushed" in said
+    golden.check(said)
     assert {method for method, _ in registry.requested} == {"GET", "HEAD"}
     code, _, said = here.run(wheels_command.push_wheels)
     assert "demo-1.0-py3-none-any.whl (4 B): pushed" in said
@@ -67,10 +68,10 @@ def test_those_that_are_named(pattern: str, registry: Writable, here: Machine) -
     assert pushed == [OTHER.replace(":", "-")]
 
 
-def test_names_that_nothing_has(here: Machine) -> None:
+def test_names_that_nothing_has(here: Machine, golden: Golden) -> None:
     with raises("usage-unknown-wheel") as caught:
         here.run(wheels_command.push_wheels, "flash-atn")
-    assert 'did you mean "flash-attn"' in str(caught.value)
+    golden.check(caught.value)
     for command in (wheels_command.push_wheels, wheels_command.pull_wheels):
         with raises("usage-no-wheelhouse"):
             Machine(here.root, "").run(command, "demo")
@@ -82,14 +83,15 @@ def test_names_that_nothing_has(here: Machine) -> None:
         here.run(wheels_command.pull_wheels, "demo")
 
 
-def test_pulled_by_key(here: Machine, there: Machine) -> None:
+def test_pulled_by_key(here: Machine, there: Machine, golden: Golden) -> None:
     here.run(wheels_command.push_wheels)
     code, out, said = there.run(wheels_command.pull_wheels, KEY, "--json")
     assert (code, json.loads(out)) == (0, {KEY: "pulled"})
     assert known(there.store, KEY) == known(here.store, KEY)
     code, _, said = there.run(wheels_command.pull_wheels, KEY, OTHER.removeprefix("sha256:"))
     assert code == 0
-    assert "1 wheel pulled" in said and "1 already in the store" in said
+    golden.check(said)
+    assert "1 wheel pulled" in said
     code, _, said = there.run(wheels_command.pull_wheels, digest_of(b"a third"))
     assert code == 1
     assert "not found" in said
@@ -104,12 +106,13 @@ def locked(machine: Machine, *builds: tuple[str, str, str]) -> App:
     return app
 
 
-def test_pulled_for_a_cell(here: Machine, there: Machine) -> None:
+def test_pulled_for_a_cell(here: Machine, there: Machine, golden: Golden) -> None:
     here.run(wheels_command.push_wheels)
     app = locked(there, ("demo", "1.0", KEY), ("flash-attn", "1.0", OTHER), ("apex", "0.1", digest_of(b"apex")))
     code, _, said = there.run(wheels_command.pull_wheels, "--cell", "train", app=app)
     assert code == 1
-    assert "flash-attn 1.0: pulled" in said and "apex 0.1: not found" in said
+    golden.check(said)
+    assert "flash-attn 1.0: pulled" in said
     assert len(list(every(there.store))) == 2
 
 
@@ -121,13 +124,16 @@ def test_another_version_under_the_key_of_a_cell(here: Machine, there: Machine) 
 
 
 @pytest.mark.parametrize("status", [403, 405])
-def test_a_wheelhouse_that_may_not_be_written_to(status: int, registry: Writable, here: Machine) -> None:
+def test_a_wheelhouse_that_may_not_be_written_to(
+    status: int, registry: Writable, here: Machine, golden: Golden
+) -> None:
     registry.faults.append(answering(status, "POST", "PUT"))
-    with pytest.raises(PublishError, match=r"cannot be written to|may not be written to"):
+    with pytest.raises(PublishError) as caught:
         here.run(wheels_command.push_wheels)
+    golden.check(caught.value)
 
 
-def test_gc_and_check_know_the_wheelhouse(here: Machine) -> None:
+def test_gc_and_check_know_the_wheelhouse(here: Machine, golden: Golden) -> None:
     untrusted = here.store.write(b"unsigned")
     age(here.store)
     app = here.app
@@ -140,5 +146,4 @@ def test_gc_and_check_know_the_wheelhouse(here: Machine) -> None:
     here.store.path(wheel.digest).write_bytes(b"?")
     code, _, said = here.run(store_command.command, "check", app=app)
     assert code == 1
-    assert f"damaged: the wheel {wheel.filename} of the wheelhouse" in said
-    assert "`imagegen wheels build`" in said
+    golden.check(said)

@@ -27,6 +27,7 @@ from imagegen.lock.model import PATCHED, Lock, WheelPatch
 from imagegen.oci.documents import INDEX_TYPE, MANIFEST_TYPE, Descriptor, Platform, write_image_index
 from imagegen.trust.documents import NUMERICS
 from tests.support.errors import raises
+from tests.support.golden import Golden
 from tests.support.published_image import Published, made
 from tests.support.registry_server import StandIn
 from tests.support.signing_keys import PUBLIC
@@ -170,14 +171,15 @@ def published(here: Here) -> Iterator[Published]:
         yield Published(registry, lock, built, here.places.store)
 
 
-def test_an_image_that_only_the_projects_lock_explains(here: Here, published: Published) -> None:
+def test_an_image_that_only_the_projects_lock_explains(here: Here, published: Published, golden: Golden) -> None:
     side = references.read(published.reference, here.places)
     assert side.lock == here.lock
-    assert side.source == f"{CELL}.toml here, since no lock is attached to it"
+    golden.check(side.source)
     assert [part.digest for part in side.layers or ()] == [each.digest for each in published.image.layers]
     locks.write(replace(here.lock, as_of="2026-11-18T00:00:00Z"), here.project / "locks" / f"{CELL}.toml")
     bare = references.read(published.reference, here.places)
-    assert (bare.lock, bare.source) == (None, "only its manifest and labels, since no lock is attached to it")
+    golden.check(bare.source)
+    assert bare.lock is None
 
 
 def test_the_image_of_a_platform_of_an_index(here: Here, published: Published) -> None:
@@ -249,7 +251,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     return run
 
 
-def test_the_commands(run: Run, published: Published, tmp_path: Path) -> None:
+def test_the_commands(run: Run, published: Published, tmp_path: Path, golden: Golden) -> None:
     """Through the command line: two lock files, and an image without an attached lock."""
     names = []
     for number, as_of in enumerate(("2026-11-19T00:00:00Z", "2026-11-20T00:00:00Z")):
@@ -277,28 +279,30 @@ def test_the_commands(run: Run, published: Published, tmp_path: Path) -> None:
         code, _, err = run("verify", word)
         assert (code, said in err) == (64, True)
     code, _, err = run("verify", "cpu-grop")
-    assert (code, 'did you mean "cpu-grpo"?' in err) == (64, True)
+    golden.check(err)
+    assert code == 64
     code, out, _ = run("verify", published.reference)
     assert code == 1
-    assert "fail        lock: no lock is attached" in out
-    assert out.splitlines()[-1] == f"{published.reference} does not match its lock: lock"
+    golden.check(out)
     code, out, _ = run("verify", published.reference, "--json", "--no-layers")
     result = json.loads(out)
     assert (code, result["good"], result["digest"]) == (1, False, published.image.digest)
-    assert {"name": "layers", "outcome": "not checked", "evidence": "they were left out"} in result["steps"]
+    golden.check(result["steps"])
     published.attach("numerics", NUMERICS.media_type, measured(published.image.digest))
     code, out, _ = run("diff", published.reference, published.reference, "--json")
     assert [each["equal"] for each in json.loads(out)["numerics"]["compared"]] == [1]
     code, out, _ = run("diff", published.reference, names[0])
-    assert (code, "measured on H200 and on no device" in out) == (0, True)
+    golden.check(out)
+    assert code == 0
     published.attach("numerics", NUMERICS.media_type, measured("sha256:" + "7" * 64))
     code, out, _ = run("diff", published.reference, published.reference, "--json")
     assert json.loads(out)["numerics"] is None
     code, _, err = run("verify", published.reference, "--key", str(tmp_path / "none.pem"))
-    assert (code, "none.pem' does not exist" in err, "publish.yaml" in err) == (64, True, False)
+    golden.check(err)
+    assert (code, "publish.yaml" in err) == (64, False)
     (tmp_path / "key.pem").write_text(PUBLIC)
     code, out, _ = run("verify", published.reference, "--key", str(tmp_path / "key.pem"))
     assert code == 1
-    assert "fail        signature: none of the keys of --key has signed this image\n" in out
+    golden.check(out)
     code, out, _ = run("verify", published.reference, "--rebuild", "--no-layers")
-    assert "not done    rebuild: only the lock of an image without a failed step is built (lock, numerical" in out
+    golden.check(out)

@@ -18,6 +18,7 @@ from imagegen.core.store import Store
 from imagegen.oci.documents import digest_of
 from tests.support.errors import raises
 from tests.support.git_workspace import LFS
+from tests.support.golden import Golden
 
 TAG = "Signature: 8a477f597d28d172789f06886806bc55\n"
 
@@ -186,17 +187,14 @@ def test_what_is_no_source(folder: Path, store: Store, tmp_path: Path) -> None:
 
 
 @pytest.mark.fault("Wheels", "a local source changes after it was locked", "refused: names the files that changed")
-def test_a_directory_that_changed_since_it_was_locked(folder: Path, store: Store) -> None:
+def test_a_directory_that_changed_since_it_was_locked(folder: Path, store: Store, golden: Golden) -> None:
     locked = git.pack(folder, "x-1", store)
     assert git.unchanged(folder, "x-1", locked.digest, store) == locked
     fill(folder, {"setup.py": "other", **{f"new{number}": "" for number in range(7)}})
     (folder / "link").unlink()
     with raises("lock-source-changed") as caught:
         git.unchanged(folder, "x-1", locked.digest, store)
-    assert (
-        "1 file changed (setup.py), 7 files added (new0, new1, new2, new3, new4, …), 1 file gone (link)"
-        in str(caught.value)
-    )  # fmt: skip
+    golden.check(caught.value)
     store.path(locked.digest).unlink()
     with raises("lock-source-changed"):
         git.unchanged(folder, "x-1", locked.digest, store)

@@ -28,6 +28,7 @@ from imagegen.lock.model import Lock
 from imagegen.spec import Cell
 from imagegen.spec.model import EnvVar
 from tests.support.errors import raises
+from tests.support.golden import Golden
 from tests.support.matrix_samples import SMALL, complaint
 from tests.support.project import CELL, Project
 
@@ -265,7 +266,7 @@ def test_what_the_matrix_decides_cannot_be_edited_in_a_lock(name: str) -> None:
     assert named in complaints
 
 
-def test_the_command_line_refuses_an_edited_lock_and_lock_mends_it(tmp_path: Path) -> None:
+def test_the_command_line_refuses_an_edited_lock_and_lock_mends_it(tmp_path: Path, golden: Golden) -> None:
     project = Project(tmp_path / "project")
     env = {"PIP_INDEX_URL": (project.root / "index").as_uri()}
     done = project.call("lock", "demo", "--json", env=env)
@@ -282,11 +283,12 @@ def test_the_command_line_refuses_an_edited_lock_and_lock_mends_it(tmp_path: Pat
     for arguments in (["build", "--output", "oci:x"], ["lock", "--check"]):
         done = project.call(arguments[0], "demo", *arguments[1:])
         assert done.returncode == 67, done.stderr
-        assert "says otherwise about interpreter.path, env" in done.stderr
+        golden.check(done.stderr)
         assert f"{project.lock.name}" in done.stderr
         assert "`imagegen lock demo-cpu-py311`" in done.stderr
     (listed,) = json.loads(project.call("list", "demo", "--json").stdout)
-    assert (listed["state"], listed["locked"], bool(listed["reason"])) == ("no known conflict", "edited", True)
+    golden.check(listed["state"])
+    assert (listed["locked"], bool(listed["reason"])) == ("edited", True)
     assert project.call("lock", "demo", env=env).returncode == 0
     assert lock.read(project.lock) == good
 

@@ -25,6 +25,7 @@ from imagegen.lock.model import Lock, LockedWheel
 from imagegen.oci import registry
 from imagegen.oci.documents import ImageConfig, LayerDescriptor, RemoteImage
 from tests.support.errors import raises
+from tests.support.golden import Golden
 from tests.support.layer_inputs import HostSandbox, assembling, lock_of, locked
 
 pytestmark = pytest.mark.usefixtures("empty_base", "compiled_on_host")
@@ -143,14 +144,20 @@ def test_only_the_new_wheels_layer_is_made(
 
 
 def test_a_clash_with_a_layer_that_is_not_here_is_found(
-    store: Store, tmp_path: Path, wheels: tuple[LockedWheel, ...], published: Image, empty: Store, settings: Settings
+    store: Store,
+    tmp_path: Path,
+    wheels: tuple[LockedWheel, ...],
+    published: Image,
+    empty: Store,
+    settings: Settings,
+    golden: Golden,
 ) -> None:
     elsewhere = attested(lock_of(*wheels), published, store, empty)
     new = locked(empty, tmp_path, "two", {"three.py": b"x = 4\n"})
     lock = lock_of(*(new if wheel.name == "two" else wheel for wheel in wheels))
     with pytest.raises(OwnershipErrors, match=r"three\.py") as caught:
         build(lock, empty, settings, elsewhere)
-    assert "three and two" in str(caught.value)
+    golden.check(caught.value)
 
 
 def test_what_is_known_by_facts_is_what_the_wheel_says(

@@ -21,6 +21,7 @@ from imagegen.image.inventory.subjects import blobs
 from imagegen.image.layers import layer, scan
 from imagegen.lock.model import FileConflict, Lock, LockedWheel
 from tests.support.elf_files import make_elf, make_fatbin
+from tests.support.golden import Golden
 from tests.support.layer_inputs import assembling, lock_of, locked
 
 assemble = assembling.assemble
@@ -124,13 +125,15 @@ def test_a_large_file_made_in_another_way_is_read_twice(
 
 
 @pytest.mark.usefixtures("empty_base")
-def test_facts_are_kept_as_long_as_a_lock_names_the_wheel(store: Store, tmp_path: Path, settings: Settings) -> None:
+def test_facts_are_kept_as_long_as_a_lock_names_the_wheel(
+    store: Store, tmp_path: Path, settings: Settings, golden: Golden
+) -> None:
     lock, wheel = demo(store, tmp_path)
     assemble(lock, Context(store, settings, Quiet()))
     blob = scan.recorded_blob(store, wheel, "3.11")
     assert blob
     digest = blob.digest
-    assert blobs(lock, store) == {digest: "the scan of one-1.0-py3-none-any.whl"}
+    golden.check(blobs(lock, store))
     assert digest in upkeep.blobs(store)
     later = 2 * upkeep.YOUNG + store.path(digest).stat().st_mtime
     upkeep.collect(store, [str(digest)], later)

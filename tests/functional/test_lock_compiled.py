@@ -33,6 +33,7 @@ from imagegen.wheels.search import uncatalogued
 from imagegen.wheels.selector import wheel_of
 from tests.support.errors import raises
 from tests.support.git_server import SUBMODULE, Bare, GitServer
+from tests.support.golden import Golden
 from tests.support.lock_samples import wheel
 from tests.support.lock_workspace import Workspace
 
@@ -92,11 +93,11 @@ def works(tmp_path: Path) -> Works:
     return Works(tmp_path)
 
 
-def test_what_no_wheel_serves_becomes_a_build(works: Works) -> None:
+def test_what_no_wheel_serves_becomes_a_build(works: Works, golden: Golden) -> None:
     lock = works.make()
     (build,) = lock.builds
-    assert (build.name, build.version, build.because, build.via) == ("fast", "1.10", "it is fast", ())
-    assert build.choice == "source build: no wheel fits"
+    assert (build.name, build.version, build.via) == ("fast", "1.10", ())
+    golden.check(build.because, build.choice)
     assert (build.source.filename, build.source.sha256, build.source.index) == ("fast-1.10.tar.gz", SHA, "pypi")
     assert build.against == ("nvidia-cuda-nvcc", "torch")
     assert build.env == {"FAST_ARCHS": "90a", "FORCE": "TRUE"}
@@ -126,14 +127,15 @@ def test_what_no_wheel_serves_becomes_a_build(works: Works) -> None:
     assert "builder" not in works.make(lock).inputs
 
 
-def test_a_wheel_that_fits_is_locked_with_the_reason(works: Works) -> None:
+def test_a_wheel_that_fits_is_locked_with_the_reason(works: Works, golden: Golden) -> None:
     works.chooser.known = ("1.10", "1.11")
     name = "fast-1.11+cu130-cp311-cp311-linux_x86_64.whl"
     address = ADDRESS.replace("1.10", "1.11")
     works.chooser.answer = Candidate(WheelSource.CATALOGUE, name, address, True, "its name says CUDA 13", SHA, 7)
     lock = works.make()
     fast = next(each for each in lock.wheels if each.name == "fast")
-    assert (fast.version, fast.file.url, fast.choice) == ("1.11+cu130", address, "catalogue: its name says CUDA 13")
+    golden.check(fast.choice)
+    assert (fast.version, fast.file.url) == ("1.11+cu130", address)
     assert (lock.builds, works.chooser.requested[0][0].key) == ((), None)
     assert loads(dumps(lock)) == lock
     assert (stale(lock, works.cell), contradictions(lock, works.cell)) == ((), ())
@@ -185,11 +187,14 @@ def test_a_wheel_is_not_kept_on_a_base_that_is_too_old_for_it(works: Works) -> N
         (WheelSource.INDEX, "pypi", None, ADDRESS.removeprefix("https://github.com/")),
     ],
 )
-def test_where_a_wheel_comes_from_is_locked(place: WheelSource, index: str, url: str | None, path: str | None) -> None:
+def test_where_a_wheel_comes_from_is_locked(
+    place: WheelSource, index: str, url: str | None, path: str | None, golden: Golden
+) -> None:
     name = "fast-1.10+cu130-cp311-cp311-linux_x86_64.whl"
     found = wheel_of(compiled(), Candidate(place, name, ADDRESS, True, "it fits", SHA, 7), ("torch",))
     assert (found.file.index, found.file.url, found.file.path) == (index, url, path)
-    assert (found.version, found.via, found.because) == ("1.10+cu130", ("torch",), "it is fast")
+    golden.check(found.because)
+    assert (found.version, found.via) == ("1.10+cu130", ("torch",))
 
 
 def test_what_shall_come_from_source_does(works: Works) -> None:
@@ -199,19 +204,19 @@ def test_what_shall_come_from_source_does(works: Works) -> None:
     assert (build.version, works.chooser.requested) == ("1.10", [])
 
 
-def test_a_wheel_makes_a_build_unnecessary_that_could_not_be(works: Works) -> None:
+def test_a_wheel_makes_a_build_unnecessary_that_could_not_be(works: Works, golden: Golden) -> None:
     works.cell = replace(works.cell, gpus=(Gpu("sm_75", "7.5", "turing", ()),))
     with raises("source-build-unsupported"):
         works.make()
     obstacle = works.chooser.requested[0][0].obstacle
     assert obstacle
-    assert obstacle.startswith("fast 1.10 cannot be compiled for 7.5: its recipe knows")
+    golden.check(obstacle)
     name = "fast-1.10-cp311-cp311-linux_x86_64.whl"
     works.chooser.answer = Candidate(WheelSource.LINKS, name, "/x", fits=True, reason="it fits", sha256=SHA, size=7)
     assert next(each for each in works.make().wheels if each.name == "fast").file.index == "find-links"
 
 
-def test_the_release_is_the_newest_that_is_known(works: Works) -> None:
+def test_the_release_is_the_newest_that_is_known(works: Works, golden: Golden) -> None:
     def version(specifier: str, kept: str | None = None, *, source: bool = False) -> str:
         requested = replace(ASKS, specifier=specifier, from_source=source)
         return choose_release(requested, RECIPE, ("1.3", "1.11"), kept).version
@@ -224,8 +229,7 @@ def test_the_release_is_the_newest_that_is_known(works: Works) -> None:
     assert version("==2.0rc1") == "2.0rc1"
     with raises("lock-no-recipe") as caught:
         version("==1.3", source=True)
-    assert "there are recipes for 1.0, 1.2, 1.10, 2.0rc1" in str(caught.value)
-    assert "fix: add that release to the recipe, or ask for another" in str(caught.value)
+    golden.check(caught.value)
 
 
 @pytest.mark.parametrize("shipped", [True, False])
@@ -253,13 +257,14 @@ def test_names_that_gpus_share_are_reported_once(works: Works) -> None:
     assert environment(compiled(architectures=None), works.cell) == {"FORCE": "TRUE"}
 
 
-def test_what_it_is_compiled_against_must_be_there(works: Works) -> None:
+def test_what_it_is_compiled_against_must_be_there(works: Works, golden: Golden) -> None:
     wheels = [wheel("torch")]
-    with pytest.raises(BuildError, match="against cutlass, which x-cpu-py311 cannot give it") as caught:
+    with pytest.raises(BuildError) as caught:
         against(compiled(against=("cutlass",)), works.cell, wheels)
-    assert "the stack does not hold it" in str(caught.value)
-    with pytest.raises(BuildError, match="it is compiled itself"):
+    golden.check(caught.value)
+    with pytest.raises(BuildError) as caught:
         against(compiled(against=("fast",)), works.cell, wheels)
+    golden.check(caught.value)
 
 
 BLACKWELL = Rule(
@@ -333,18 +338,21 @@ def image(name: str, *env: str) -> LockedBase:
         (image("docker.io/own/training:7"), False),
     ],
 )
-def test_a_base_of_a_registry_is_the_toolkit_that_it_states(base: LockedBase, refused: bool, works: Works) -> None:
+def test_a_base_of_a_registry_is_the_toolkit_that_it_states(
+    base: LockedBase, refused: bool, works: Works, golden: Golden
+) -> None:
     def check() -> None:
         require_tools(compiled(), works.cell, base, base.debs, [wheel("torch", "2.9.0+cu128")], [])
 
     if refused:
-        with pytest.raises(BuildError, match=r"its toolkit is CUDA 13\.0"):
+        with pytest.raises(BuildError) as caught:
             check()
+        golden.check(caught.value)
     else:
         check()
 
 
-def test_what_a_build_begins_with_is_brought_into_the_store(works: Works) -> None:
+def test_what_a_build_begins_with_is_brought_into_the_store(works: Works, golden: Golden) -> None:
     works.index.sdist("fast", "1.10", {"setup.py": "x"})
     sdist = works.index.root / "fast" / "fast-1.10.tar.gz"
     digest = hashlib.sha256(sdist.read_bytes()).hexdigest()
@@ -361,8 +369,7 @@ def test_what_a_build_begins_with_is_brought_into_the_store(works: Works) -> Non
     gone = replace(build, source=replace(build.source, sha256=SHA), patches=())
     with raises("fetch-files-missing") as caught:
         fetch_sources([gone], works.cell.recipes, Context(works.store, settings(works), Quiet()))
-    assert "has another file of this name" in str(caught.value)
-    assert "other bytes than the lock names, correct its recipe under wheels/, and lock again" in str(caught.value)
+    golden.check(caught.value)
     other = replace(build, patches=(replace(build.patches[0], sha256=SHA),))
     with raises("lock-patch-unknown"):
         fetch_sources([other], works.cell.recipes, Context(works.store, settings(works), Quiet()))
@@ -380,7 +387,7 @@ def test_each_component_brings_what_it_requires_itself(works: Works) -> None:
     assert (via["einops"], via["onnx"]) == (("fast",), ("slow",))
 
 
-def test_a_commit_is_packed_with_its_submodules(works: Works) -> None:
+def test_a_commit_is_packed_with_its_submodules(works: Works, golden: Golden) -> None:
     server, kernels, bare = GitServer(works.root), Bare(works.root / "kernels.git"), Bare(works.root / "fast.git")
     inside = kernels.tree({"gemm.cu": b"1"})
     pinned = kernels.commit(inside)
@@ -404,7 +411,7 @@ def test_a_commit_is_packed_with_its_submodules(works: Works) -> None:
     works.store.path(build.source.digest).unlink()
     with raises("fetch-files-missing") as caught:
         fetch_sources([build], works.cell.recipes, Context(works.store, settings(works), Quiet()))
-    assert "cannot be reached" in str(caught.value)
+    golden.check(caught.value)
 
 
 def test_a_directory_is_pinned_as_it_was(works: Works) -> None:
@@ -425,13 +432,12 @@ def test_a_directory_is_pinned_as_it_was(works: Works) -> None:
         fetch_sources([build], works.cell.recipes, Context(works.store, settings(works), Quiet()))
 
 
-def test_a_directory_that_is_not_there_is_reported_with_the_line_that_names_it(works: Works) -> None:
+def test_a_directory_that_is_not_there_is_reported_with_the_line_that_names_it(works: Works, golden: Golden) -> None:
     source = LocalSource(works.root / "project" / ".." / "fast", Location("wheels/r.yaml", 5, 15))
     works.recipe(replace(RECIPE, releases={"1.10": source}))
     with pytest.raises(FetchError) as caught:
         works.make()
-    assert str(caught.value).startswith(f"wheels/r.yaml:5:15: {works.root.resolve() / 'fast'} is not there\n")
-    assert "it begins where the project's wheels/ is" in str(caught.value)
+    golden.check(caught.value)
 
 
 def test_a_compiled_component_without_a_recipe_says_what_to_add(works: Works) -> None:
@@ -441,12 +447,11 @@ def test_a_compiled_component_without_a_recipe_says_what_to_add(works: Works) ->
         works.make()
 
 
-def test_an_unknown_compiled_component_is_no_conflict_of_requirements(works: Works) -> None:
+def test_an_unknown_compiled_component_is_no_conflict_of_requirements(works: Works, golden: Golden) -> None:
     works.cell = replace(works.cell, recipes={})
     with raises("lock-no-recipe") as caught:
         works.make()
-    assert caught.value.why == "recipes know none, and index pypi has no wheel of it"
-    assert "write a recipe" in str(caught.value)
+    golden.check(caught.value)
 
 
 def settings(works: Works) -> Settings:

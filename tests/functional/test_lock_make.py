@@ -23,6 +23,7 @@ from imagegen.spec.model import Component, Sdist, WheelAddress
 from imagegen.wheels.catalogue import Catalogue
 from imagegen.wheels.search import uncatalogued
 from tests.support.errors import raises
+from tests.support.golden import Golden
 from tests.support.http_server import Behaviour, Server, raw, status
 from tests.support.lock_workspace import DEB, TORCH, Workspace
 from tests.support.upload_index import NEW, PackageIndex
@@ -173,15 +174,14 @@ def test_a_version_without_a_label_has_no_replacement_from_find_links(workspace:
     assert "torch==2.13.0" in str(caught.value.why)
 
 
-def test_every_release_without_a_wheel_is_reported_at_once(workspace: Workspace) -> None:
+def test_every_release_without_a_wheel_is_reported_at_once(workspace: Workspace, golden: Golden) -> None:
     for name in ("one", "two"):
         workspace.index.wheel(name, "1.0", tag="cp311-cp311-manylinux_2_39_x86_64")
         workspace.index.sdist(name, "1.0", {"PKG-INFO": f"Metadata-Version: 2.2\nName: {name}\nVersion: 1.0\n"})
     workspace.index.wheel("peft", "1.1", "one", "two")
     with pytest.raises(LockError, match="2 errors found") as caught:
         workspace.make()
-    assert "one 1.0 has no wheel for Python 3.11.2 on x86_64-manylinux_2_36" in str(caught.value)
-    assert "peft asks for it" in str(caught.value)
+    golden.check(caught.value)
 
 
 def test_an_sdist_is_locked_with_its_wheel_and_what_builds_it(

@@ -22,6 +22,7 @@ from imagegen.spec.foundation import Base
 from imagegen.spec.model import Component, GitSource, Index, Requirement, Sdist
 from tests.support.errors import raises
 from tests.support.git_server import Bare, GitServer
+from tests.support.golden import Golden
 from tests.support.lock_workspace import LATER, Workspace
 from tests.support.registry_server import StandIn
 from tests.support.wheels import make_wheel
@@ -158,15 +159,13 @@ def test_an_archive_that_the_lock_does_not_name_is_no_source(workspace: Wider) -
     "a cell's registry, index and git server are all out of reach",
     "one error names all three, with variables",
 )
-def test_all_that_cannot_be_reached_is_reported_at_once(workspace: Wider) -> None:
+def test_all_that_cannot_be_reached_is_reported_at_once(workspace: Wider, golden: Golden) -> None:
     workspace.env |= {"IMAGEGEN_REGISTRY_DOCKER_IO": DEAD, "IMAGEGEN_INDEX_PYTORCH_CPU": DEAD}
     workspace.choose(workspace.bare.tree({"a": b""}), url=f"{DEAD}/mbridge.git")
     with pytest.raises(LockError, match="3 errors found") as caught:
         workspace.lock()
     text = str(caught.value)
-    assert "image docker.io/library/cuda:13 cannot be reached" in text
-    assert "index pytorch-cpu cannot be reached" in text
-    assert f"{DEAD}/mbridge.git cannot be reached" in text
+    golden.check(text)
     assert "IMAGEGEN_REGISTRY_DOCKER_IO" in text
     assert "IMAGEGEN_INDEX_PYTORCH_CPU" in text
     assert "IMAGEGEN_GIT_127_0_0_1" in text

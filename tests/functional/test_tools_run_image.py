@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.golden import Golden
 from tools.run_image import run_image
 
 EMPTY = hashlib.sha256().hexdigest()
@@ -56,12 +57,12 @@ def unpacked(directory: Path, *entries: dict[str, Any], **more: Any) -> subproce
     ],
     ids=["dot-dot", "absolute", "behind a link", "a link over a directory", "hard link out", "hard link to a link"],
 )
-def test_nothing_is_written_outside_of_the_root(odd: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_nothing_is_written_outside_of_the_root(odd: list[dict[str, Any]], tmp_path: Path, golden: Golden) -> None:
     (tmp_path / "secret").write_text("s")
     entries = json.loads(json.dumps([entry("before"), *odd]).replace("{outside}", str(tmp_path)))
     ended = unpacked(tmp_path / "a" / "out", *entries)
     assert ended.returncode == 1, ended.stderr
-    assert ended.stderr.startswith("error: image.json.gz has the entry")
+    golden.check(ended.stderr)
     assert "Traceback" not in ended.stderr
     files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if not path.is_dir()}
     assert files == {"secret", "a/out/run_image.py", "a/out/image.json.gz"}
@@ -94,13 +95,12 @@ def test_nothing_is_written_through_links_of_the_directory(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("odd", ["/dev/zero", "pipe"])
-def test_only_regular_files_are_read(odd: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_regular_files_are_read(odd: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:
     os.mkfifo(tmp_path / "pipe")
     path = str(tmp_path / odd)
     as_part = unpacked(tmp_path / "one", parts=[{"file": path, "offset": 0, "bytes": 1}])
     as_present = unpacked(tmp_path / "two", entry("a", sha256="00", size=1), present={"00": path})
-    assert "not a regular file" in as_part.stderr
-    assert "not a regular file" in as_present.stderr
+    golden.check(as_part.stderr.splitlines()[-1], as_present.stderr)
     monkeypatch.setattr(run_image, "IMAGE", Path(path))
     with pytest.raises(OSError, match="not a regular file"):
         run_image.read_image()

@@ -19,6 +19,7 @@ from imagegen.trust.identities import Identities
 from imagegen.trust.project import Identity, Project
 from imagegen.trust.signers import Trust
 from tests.support.errors import raises
+from tests.support.golden import Golden
 from tests.support.sigstore_server import ISSUER, STATEMENT, SUBJECT, Sigstore
 from tests.support.sigstore_services import b64
 
@@ -160,9 +161,12 @@ def test_a_run_of_another_owners_repository_is_untrusted(sigstore: Sigstore) -> 
         (12, "after its certificate had expired"),
     ],
 )
-def test_a_signature_out_of_its_certificates_minutes_is_refused(sigstore: Sigstore, minutes: int, said: str) -> None:
-    with pytest.raises(TrustError, match="the signature of ci is invalid") as caught:
+def test_a_signature_out_of_its_certificates_minutes_is_refused(
+    sigstore: Sigstore, minutes: int, said: str, golden: Golden
+) -> None:
+    with pytest.raises(TrustError) as caught:
         verified(sigstore, sign(sigstore, logged=timedelta(minutes=minutes)))
+    golden.check(caught.value)
     assert said in str(caught.value)
 
 
@@ -220,25 +224,28 @@ def test_tampering_is_named(sigstore: Sigstore, honest: bytes, change: Change, s
     assert said in str(caught.value), str(caught.value)
 
 
-def test_a_time_stamp_that_is_none_is_refused(stamping: Sigstore, stamped: bytes) -> None:
+def test_a_time_stamp_that_is_none_is_refused(stamping: Sigstore, stamped: bytes, golden: Golden) -> None:
     def change(document: dict[str, Any]) -> None:
         document["verificationMaterial"]["timestampVerificationData"]["rfc3161Timestamps"][0]["signedTimestamp"] = (
             "AA=="
         )
 
-    with pytest.raises(TrustError, match="the signature of ci is invalid") as caught:
+    with pytest.raises(TrustError) as caught:
         verified(stamping, changed(stamped, change))
-    assert "Invalid Timestamp Response" in str(caught.value)
+    golden.check(caught.value)
 
 
-def test_another_entry_of_the_same_log_is_of_another_signature(sigstore: Sigstore, honest: bytes) -> None:
+def test_another_entry_of_the_same_log_is_of_another_signature(
+    sigstore: Sigstore, honest: bytes, golden: Golden
+) -> None:
     other = json.loads(sign(sigstore))["verificationMaterial"]["tlogEntries"]
 
     def change(document: dict[str, Any]) -> None:
         document["verificationMaterial"]["tlogEntries"] = other
 
-    with pytest.raises(TrustError, match="the log's entry belongs to another signature"):
+    with pytest.raises(TrustError) as caught:
         verified(sigstore, changed(honest, change))
+    golden.check(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -271,13 +278,13 @@ def test_of_two_instances_the_one_that_knows_the_certificate_counts(
 
 
 def test_sigstores_own_root_comes_with_the_library(
-    honest: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    honest: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # where the library keeps what it fetched
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    with pytest.raises(TrustError, match="the signature of ci is invalid") as caught:
+    with pytest.raises(TrustError) as caught:
         Identities((Identity("ci", ISSUER, SUBJECT),)).signer_of(honest)
-    assert "does not name the certificate authority" in str(caught.value)
+    golden.check(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from imagegen.lock.model import Lock
 from imagegen.oci.documents import INDEX_TYPE, MANIFEST_TYPE, Descriptor, digest_of, write_image_index
 from imagegen.trust.documents import LAYERS, LOCK, SIGNATURE
 from tests.support.command_line import Run
+from tests.support.golden import Golden
 from tests.support.published_image import Published, lock_document, made
 from tests.support.registry_server import StandIn
 from tests.support.verified_image import ARM64, CELL, World, documents, lock_of, publish, signer
@@ -260,7 +261,7 @@ def test_no_image_of_an_index_without_a_signature_is_built(
 
 
 def test_the_verdict_is_printed_before_the_rebuild(
-    world: World, run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    world: World, run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], golden: Golden
 ) -> None:
     printed: list[str] = []
 
@@ -272,6 +273,5 @@ def test_the_verdict_is_printed_before_the_rebuild(
     monkeypatch.setattr(rebuild, "rebuild_image", rebuild_image)
     name = f"{world.published.registry.host}/{NAME}@{world.published.image.digest}"
     done = run("verify", name, "--no-layers", "--rebuild", "--key", str(world.project.keys[0].file))
-    assert "pass        signature: signed by" in printed[0]
-    assert done.out.splitlines()[0].startswith("pass        rebuild: the same manifest"), done.out
+    golden.check(printed[0], done.out)
     assert inputs_hash(world.published.lock) in printed[0]
