@@ -26,6 +26,7 @@ from imagegen.core.store import Store
 from imagegen.lock.model import PATCHED, Lock, WheelPatch
 from imagegen.oci.documents import INDEX_TYPE, MANIFEST_TYPE, Descriptor, Platform, write_image_index
 from imagegen.trust.documents import NUMERICS
+from tests.support import command_line
 from tests.support.errors import raises
 from tests.support.golden import Golden
 from tests.support.published_image import Published, made
@@ -240,7 +241,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     for name, value in env_of(tmp_path).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(sys.modules["imagegen.cli.main"], "_SIGNALS", {})  # they stay the tests' own
+    command_line.keep_signals(monkeypatch)
 
     def run(*arguments: str) -> tuple[object, str, str]:
         monkeypatch.setattr(sys, "argv", ["imagegen", "--project", str(tmp_path), *arguments])

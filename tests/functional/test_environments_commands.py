@@ -20,10 +20,11 @@ from imagegen.app.project import ProjectContext
 from imagegen.app.session import Session
 from imagegen.core.data import shipped
 from imagegen.core.progress import Quiet
+from imagegen.core.store.cache import Cache
 from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.lock import dumps, read
-from imagegen.lock.model import Record
+from imagegen.lock.model import Lock, Record
 from imagegen.mirror import listing as mirror_listing
 from imagegen.run.doctor.host import facts_of
 from imagegen.run.smoke.passed import SmokeRequirement, passed_report, programs_digest, save_passed_report
@@ -52,6 +53,7 @@ images:
     default: two
 """
 CELL = "engines-cu130-py311"
+IMAGES = Cache("image", Record)  # built images that the store remembers
 PARTS = ("hopper-vllm-cu130-py311", "hopper-sglang-cu130-py311")
 Call = Callable[..., CompletedProcess[str]]
 
@@ -88,18 +90,27 @@ def session_of(project: Project) -> Session:
     return Session(ProjectContext(project.env, project.root, Quiet()))
 
 
+def remember(session: Session, lock: Lock, image: str) -> None:
+    """Let the store know the digest of the lock's image, as after a build."""
+    IMAGES.put(session.store, assembling._memory_key(lock), Record(LAYER_FORMAT, CODEC, image, ()))
+
+
+def forget(session: Session, lock: Lock) -> None:
+    IMAGES.forget(session.store, assembling._memory_key(lock))
+
+
 def test_a_smoke_report_of_its_image_makes_it_tested(project: Project) -> None:
     session = session_of(project)
     cell = session.matrix.select_one("engines")
     lock = session.lock_files.fresh(cell)
-    key, image = assembling._memory_key(lock), "sha256:" + "1" * 64
-    assembling._IMAGES.put(session.project.store, key, Record(LAYER_FORMAT, CODEC, image, ()))
+    image = "sha256:" + "1" * 64
+    remember(session, lock, image)
     required = SmokeRequirement.of(image, lock, cell.declarations, require_gpu=False)
     report = SmokeReport(image, cell.id, (CheckResult("vllm: imports", "pass", 0.1),))
     save_passed_report(session.project.store, passed_report(report, required, lock))
     (listed,) = rows(project, "list", "engines")
     assert listed["state"] == "tested"
-    assembling._IMAGES.forget(session.project.store, key)
+    forget(session, lock)
     (listed,) = rows(project, "list", "engines")
     assert listed["state"] == "locked"
 
@@ -108,8 +119,8 @@ def test_results_of_another_host_are_its_smoke_report(project: Project) -> None:
     session = session_of(project)
     cell = session.matrix.select_one("engines")
     lock = session.lock_files.fresh(cell)
-    key, image = assembling._memory_key(lock), "sha256:" + "2" * 64
-    assembling._IMAGES.put(session.project.store, key, Record(LAYER_FORMAT, CODEC, image, ()))
+    image = "sha256:" + "2" * 64
+    remember(session, lock, image)
     try:
         passed = {"status": "pass", "seconds": 1.0, "reason": "", "details": {}}
         results = [
@@ -129,7 +140,7 @@ def test_results_of_another_host_are_its_smoke_report(project: Project) -> None:
         (listed,) = rows(project, "list", "engines")
         assert listed["state"] == "tested"
     finally:
-        assembling._IMAGES.forget(session.project.store, key)
+        forget(session, lock)
 
 
 def test_the_check_of_its_lock_is_kept(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,10 +217,10 @@ def test_launch_names_the_image_and_what_all_environments_work_with(project: Pro
     lock = session.lock_files.fresh(cell)
     assert lock.gpu
     assert {gpu.capability for gpu in cell.gpus} == set(lock.gpu.capabilities)
-    key, image = assembling._memory_key(lock), "sha256:" + "1" * 64
-    assembling._IMAGES.put(session.project.store, key, Record(LAYER_FORMAT, CODEC, image, ()))
+    image = "sha256:" + "1" * 64
+    remember(session, lock, image)
     done = project.call("launch", "engines", "--for", "docker", "-o", "launch.sh")
-    assembling._IMAGES.forget(session.project.store, key)
+    forget(session, lock)
     assert done.returncode == 0, done.stderr
     assert f"imagegen/engines@{image}" in (project.root / "launch.sh").read_text()
 

@@ -15,6 +15,7 @@ from imagegen.cli import main
 from imagegen.compat import metadata
 from imagegen.compat.metadata import PackageReleases, load, names, path_of
 from imagegen.compat.metadata_file import write
+from tests.support import command_line
 from tests.support.golden import Golden
 from tests.support.package_index import Index, Offer
 from tests.support.package_index import metadata as metadata_of
@@ -35,7 +36,7 @@ Run = Callable[..., Ended]
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, index: Index) -> Run:
-    monkeypatch.setattr(sys.modules["imagegen.cli.main"], "_SIGNALS", {})  # they stay the tests' own
+    command_line.keep_signals(monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("UV_DEFAULT_INDEX", index.url)
 

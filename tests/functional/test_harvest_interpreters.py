@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from imagegen import spec as matrix
 from imagegen.cli import main
 from imagegen.spec.foundation import InterpreterFile
+from tests.support import command_line
 from tests.support.http_server import Loopback
 from tests.support.matrix_samples import SHIPPED
 from tools.harvest.__main__ import command
@@ -55,7 +56,7 @@ Run = Callable[..., tuple[object, str]]
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, address: str) -> Run:
-    monkeypatch.setattr(sys.modules["imagegen.cli.main"], "_SIGNALS", {})  # they stay the tests' own
+    command_line.keep_signals(monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("UV_PYTHON_INSTALL_MIRROR", address)
     (tmp_path / "project/matrices").mkdir(parents=True)

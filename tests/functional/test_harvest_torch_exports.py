@@ -20,6 +20,7 @@ from imagegen.core.context import Context
 from imagegen.core.errors import ImagegenError, StoreError, UsageError, WheelError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
+from tests.support import command_line
 from tests.support.elf_files import AARCH64, X86_64, make_elf
 from tests.support.errors import raises
 from tests.support.golden import Golden
@@ -180,7 +181,7 @@ def test_an_index_that_is_none(settings: Settings, tmp_path: Path, content: byte
 def test_on_the_command_line(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], golden: Golden
 ) -> None:
-    monkeypatch.setattr(sys.modules["imagegen.cli.main"], "_SIGNALS", {})  # they stay the tests' own
+    command_line.keep_signals(monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(torch_exports, "add", functools.partial(torch_exports.add, paths=paths(path)))
 

@@ -82,21 +82,27 @@ def _load_lock(text: str, path: Path, usual: Callable[..., Lock] = lock.loads) -
     return shipped_lock(path.stem) if path.parent == shipped("locks") else usual(text, path)
 
 
+def keep_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the command line leave the handlers of signals as the tests have them."""
+    monkeypatch.setattr(sys.modules["imagegen.cli.main"], "_SIGNALS", {})
+
+
 def call(
     *arguments: str, env: Mapping[str, str], directory: Path, command: click.Command | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run imagegen, or a command of tools/, in this process, which saves a second."""
     out, err = io.StringIO(), io.StringIO()
-    with (
-        mock.patch.dict(os.environ, env, clear=True),
-        mock.patch.object(sys, "argv", ["imagegen", *arguments]),
-        mock.patch.object(sys.modules["imagegen.cli.main"], "_SIGNALS", {}),  # they stay the tests' own
-        contextlib.chdir(directory),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        pytest.raises(SystemExit) as ended,
-    ):
-        main(command)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        keep_signals(monkeypatch)
+        monkeypatch.setattr(sys, "argv", ["imagegen", *arguments])
+        with (
+            mock.patch.dict(os.environ, env, clear=True),
+            contextlib.chdir(directory),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            pytest.raises(SystemExit) as ended,
+        ):
+            main(command)
     return subprocess.CompletedProcess(arguments, cast("int", ended.value.code), out.getvalue(), err.getvalue())
 
 
@@ -111,7 +117,7 @@ def runner(
     (project / "matrices" / "odd.yaml").write_text(IMAGE)
     for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "DOCKER_HOST"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(sys.modules["imagegen.cli.main"], "_SIGNALS", {})  # they stay the tests' own
+    keep_signals(monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(project / "cache"))
     monkeypatch.setattr(TreeResults, "of", compiled_once)
     monkeypatch.setattr(lock, "loads", _load_lock)

@@ -9,11 +9,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 
 from imagegen.audit import catalogue
 from imagegen.compat.package_data import package_data
 from imagegen.lock import distributions
-from imagegen.projects import names
 from imagegen.run.doctor.messages import KNOWN
 from imagegen.trust import licences
 from tests.support.code_patterns import Pattern, collect
@@ -33,6 +33,7 @@ _TOO_LONG = 0.2  # seconds
 def _elsewhere() -> dict[tuple[str, str], list[str]]:
     """Patterns of data files and tables, by the file and the expression that apply them."""
     libraries = catalogue.data("libraries")
+    projects = yaml.safe_load((PACKAGE / "projects/data/projects.yaml").read_text(encoding="utf-8"))
     restricted = licences.data("restricted")
     entries = [*restricted["licences"], *restricted["open"]]
     return {
@@ -46,10 +47,10 @@ def _elsewhere() -> dict[tuple[str, str], list[str]]:
         ("imagegen/lock/distributions.py", "archive.addresses"): [
             archive.addresses for archive in distributions.archives().values()
         ],
-        ("imagegen/projects/names.py", "entry['image']"): [entry["image"] for entry in names._read()["images"]],
-        ("imagegen/projects/names.py", "pattern"): names._read()["systems"],
+        ("imagegen/projects/names.py", "entry['image']"): [entry["image"] for entry in projects["images"]],
+        ("imagegen/projects/names.py", "pattern"): projects["systems"],
         ("imagegen/projects/names.py", "entry['names']"): [
-            accelerator["names"] for accelerator in names._read()["accelerators"].values()
+            accelerator["names"] for accelerator in projects["accelerators"].values()
         ],
         ("imagegen/compat/demands.py", "entry['library']"): [
             entry["library"] for entry in package_data()["cuda-libraries"]["distributions"]
