@@ -92,11 +92,11 @@ def session_of(project: Project) -> Session:
 
 def remember(session: Session, lock: Lock, image: str) -> None:
     """Let the store know the digest of the lock's image, as after a build."""
-    IMAGES.put(session.store, assembling._memory_key(lock), Record(LAYER_FORMAT, CODEC, image, ()))
+    IMAGES.put(session.project.store, assembling._memory_key(lock), Record(LAYER_FORMAT, CODEC, image, ()))
 
 
 def forget(session: Session, lock: Lock) -> None:
-    IMAGES.forget(session.store, assembling._memory_key(lock))
+    IMAGES.forget(session.project.store, assembling._memory_key(lock))
 
 
 def test_a_smoke_report_of_its_image_makes_it_tested(project: Project) -> None:
