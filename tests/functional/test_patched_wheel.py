@@ -7,6 +7,8 @@ import io
 import os
 import re
 import zipfile
+from base64 import urlsafe_b64encode
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -66,7 +68,10 @@ def original(store: Store, files: dict[str, str] = FILES, compression: int = zip
             entry = zipfile.ZipInfo(name)
             entry.external_attr = (0o100755 if name.endswith("run") else 0o100644) << 16
             archive.writestr(entry, text, compression)
-        rows = [f"{name},{patched._hash(text.encode())},{len(text)}\n" for name, text in files.items()]
+        digests = {
+            name: urlsafe_b64encode(sha256(text.encode()).digest()).decode().rstrip("=") for name, text in files.items()
+        }
+        rows = [f"{name},sha256={digests[name]},{len(text)}\n" for name, text in files.items()]
         archive.writestr(f"{INFO}/RECORD", "".join([*rows, f"{INFO}/RECORD,,\n"]))
     digest = store.write(body.getvalue()).removeprefix("sha256:")
     return LockedFile("pkg-1.0-py3-none-any.whl", len(body.getvalue()), digest, "pypi")
