@@ -134,7 +134,7 @@ def test_a_container_may_answer_anything(details: dict[str, Any]) -> None:
 
 
 def test_the_kinds_of_rdma_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("imagegen.run.doctor.diagnosis.snapshot.gather", lambda *_, **__: TWO)
+    monkeypatch.setattr("imagegen.checks.preflight.snapshot.gather", lambda *_, **__: TWO)
     files = {
         "sys/class/infiniband/mlx5_0/ports/1/link_layer": "InfiniBand\n",
         "sys/class/infiniband/mlx5_1/ports/1/link_layer": "Ethernet\n",

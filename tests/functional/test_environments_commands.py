@@ -361,7 +361,6 @@ def test_a_mirror_lists_the_files_of_all_environments_each_once(
 
     monkeypatch.setattr(mirror_listing, "collect", lambda locked, *_: collected.append(locked.cell))
     monkeypatch.setattr(mirror, "fill", fill)
-    monkeypatch.setattr(mirror_listing, "_size", lambda *_: 1)
     done = project.call("mirror", "engines", "--to", "./mirror")
     assert done.returncode == 0, done.stderr
     assert collected == [*PARTS]

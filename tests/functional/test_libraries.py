@@ -21,16 +21,16 @@ PACKAGE = Path(imagegen.__file__).parent
 ANSWERS = {"imagegen.compat.__main__", "imagegen.compat.answer_text", "imagegen.compat.answers"}
 # Library -> all modules of imagegen outside of it, without "imagegen.", that any of its modules imports.
 BRINGS = {
-    "audit": "core core.deferred core.errors core.layer_tar core.stopping core.temporary core.text core.types "
-    "core.zip_archive",
+    "audit": "core core.deferred core.errors core.gpu core.image_format core.layer_tar core.matrix_entry core.stopping "
+    "core.temporary core.text core.types core.validation core.zip_archive",
     "checks": "",
     "compat": "audit audit.api audit.api.exports audit.api.getattrs audit.api.lookup audit.api.required "
     "audit.api.signatures audit.api.source audit.api.uses audit.capability audit.catalogue audit.model core "
-    "core.compiled core.data core.deferred core.errors core.oci core.strict core.text core.types "
-    "core.wheel_target",
+    "core.compiled core.data core.deferred core.errors core.gpu core.matrix_entry core.strict core.text "
+    "core.types core.validation core.wheel_target oci oci.documents",
     "projects": "compat compat.harvested compat.metadata compat.rule core core.config core.data core.deferred "
-    "core.errors core.net core.net.address core.net.package_index core.oci core.text core.toml core.types "
-    "core.wheel_target spec spec.foundation spec.model",
+    "core.errors core.gpu core.matrix_entry core.net core.net.address core.net.package_index core.net.page core.text "
+    "core.toml core.types core.validation core.wheel_target oci oci.documents spec spec.foundation spec.model",
 }
 ENV = {**os.environ, "UV_OFFLINE": "1", "PYTHONPATH": str(PACKAGE.parent)}
 PROBE = """
@@ -131,7 +131,7 @@ def test_compat_answers_without_locks_images_and_use_cases() -> None:
     )
     modules = run("-c", program).stdout.splitlines()[-1].split()
     names = {name.split(".")[1] for name in modules if name.startswith("imagegen.")}
-    assert names == {"audit", "checks", "compat", "core", "spec", "wheels"}
+    assert names == {"audit", "checks", "compat", "core", "oci", "spec", "wheels"}
 
 
 @pytest.mark.parametrize(

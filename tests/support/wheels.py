@@ -55,8 +55,9 @@ def make_wheel(
     path = directory / filename
     with path.open("wb") as file, zipfile.ZipFile(_Pipe(file) if stream else file, "w", compression) as archive:
         for member, data in {**everything, f"{info}/RECORD": lines.encode()}.items():
-            with archive.open(zipfile.ZipInfo(member), "w", force_zip64=zip64) if zip64 else nullcontext() as wide:
-                wide.write(data) if wide else archive.writestr(member, data)
+            entry = zipfile.ZipInfo(member)  # of 1980, so that a wheel made a second time is the same file
+            with archive.open(entry, "w", force_zip64=zip64) if zip64 else nullcontext() as wide:
+                wide.write(data) if wide else archive.writestr(entry, data, compression)
         if add:
             add(archive)
     if zip64:
