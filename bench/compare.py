@@ -38,7 +38,7 @@ from imagegen.core.net import package_index
 from imagegen.core.store import Store
 from imagegen.engine import Engine
 from imagegen.image import base, inputs, layers
-from imagegen.image.base.build import BASES
+from imagegen.image.base.debian import BASES
 from imagegen.image.layers.layer import stored
 from imagegen.lock.model import Lock, LockedFile, LockedWheel
 

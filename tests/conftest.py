@@ -17,7 +17,8 @@ from xdist.scheduler import LoadScopeScheduling
 from imagegen.core.compiled import TreeResults
 from imagegen.core.config import Settings
 from imagegen.core.store import Store
-from imagegen.image.layers import layer
+from imagegen.image import base as image_base
+from imagegen.image.layers import byte_code
 from imagegen.oci.documents import LayerDescriptor
 from tests.support import command_line, fault_table
 from tests.support.command_line import Run
@@ -25,7 +26,7 @@ from tests.support.elf_files import make_elf
 from tests.support.git_server import Bare, GitServer
 from tests.support.git_workspace import Workspace
 from tests.support.golden import Golden
-from tests.support.layer_inputs import HostSandbox, assembling
+from tests.support.layer_inputs import HostSandbox
 from tests.support.package_index import Index
 
 # Machines are shared and noisy, so nothing is judged by its time. `--hypothesis-profile=thorough` is for `make fuzz`.
@@ -153,15 +154,15 @@ def settings(tmp_path: Path) -> Settings:
 @pytest.fixture
 def compiled_on_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile byte-code with the interpreter of the tests, outside any sandbox."""
-    monkeypatch.setattr(layer, "Sandbox", HostSandbox)
+    monkeypatch.setattr(byte_code, "Sandbox", HostSandbox)
 
 
 @pytest.fixture
 def empty_base(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Give every lock a base without files."""
     layer = LayerDescriptor.of_tar(store.write(bytes(1024)), 1024)
-    monkeypatch.setattr(assembling.base, "build", lambda *_: layer)
-    monkeypatch.setattr(assembling.base, "rootfs", lambda *_: tmp_path)
+    monkeypatch.setattr(image_base, "build", lambda *_: layer)
+    monkeypatch.setattr(image_base, "rootfs", lambda *_: tmp_path)
 
 
 @pytest.fixture

@@ -28,8 +28,8 @@ from imagegen.core.progress import timed
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.text import counted
-from imagegen.image.inputs import tree_key
-from imagegen.image.inventory.subjects import cell_subject as subject
+from imagegen.image.file_tree import tree_key
+from imagegen.image.inventory.cell_subject import cell_subject as subject
 from imagegen.image.layers.plan import LAYER_FORMAT, digest_of_json
 from imagegen.lock import contents_hash
 from imagegen.lock.model import Lock

@@ -20,7 +20,7 @@ from imagegen.app.audit import audit_before_image, is_audited
 from imagegen.app.project import ProjectContext
 from imagegen.audit.model import Package
 from imagegen.core.progress import Quiet
-from imagegen.image.inventory.subjects import SYSTEMS, stored_scans, system_key
+from imagegen.image.inventory.cell_subject import SYSTEMS, stored_scans, system_key
 from imagegen.image.layers import scan
 from imagegen.lock.model import Lock
 from imagegen.spec.model import Cell

@@ -87,7 +87,7 @@ def _read_subjects(session: Session, required: AuditArguments) -> Iterator[Audit
             None,
         )
     elif required.site:
-        from imagegen.image.inventory.subjects import site_subject
+        from imagegen.image.inventory.site_subject import site_subject
 
         yield site_subject(required.site, required.gpus, session.project.progress, variables=session.project.env), None
     elif required.loose:
@@ -125,7 +125,7 @@ def _cells(session: Session, required: AuditArguments) -> Iterator[Audited]:
             fix="leave out --gpu and --driver, or name a cell with CUDA",
         )
     from imagegen.app.assemble import require_wheels
-    from imagegen.image.inventory.subjects import cell_subject
+    from imagegen.image.inventory.cell_subject import cell_subject
 
     pairs = [
         pair for cell in chosen for pair in session.lock_files.fresh(cell).by_cell(cell)

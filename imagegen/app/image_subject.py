@@ -19,20 +19,15 @@ from imagegen.core.layer_tar import Allowance
 from imagegen.core.net import Client
 from imagegen.core.progress import Progress
 from imagegen.core.store import Store
-from imagegen.image.inventory import archive, system
-from imagegen.image.inventory.archive import ArchivedImage, ChunkReader, layer, piped
+from imagegen.image.inventory import archive, libraries
+from imagegen.image.inventory.archive import ArchivedImage
+from imagegen.image.inventory.distributions import installed, python_of
+from imagegen.image.inventory.environments import Environment, all_sites, environment_of_path, environment_of_site
 from imagegen.image.inventory.layers import LayeredTree, LayerEntry
-from imagegen.image.inventory.subjects import describe
-from imagegen.image.inventory.tree import (
-    Environment,
-    FileTree,
-    all_sites,
-    environment_of_path,
-    environment_of_site,
-    installed,
-    python_of,
-)
-from imagegen.image.layers.image import LABEL
+from imagegen.image.inventory.site_subject import describe
+from imagegen.image.inventory.streams import ChunkReader, layer, piped
+from imagegen.image.inventory.tree import FileTree
+from imagegen.image.layers.image_config import LABEL
 from imagegen.oci import registry
 from imagegen.oci.documents import PLATFORMS, Platform
 from imagegen.oci.layout import INDEX_FILE, Layout
@@ -66,7 +61,7 @@ def image_subject(
     return Subject(
         name=reference,
         packages=installation.packages,
-        system=system.of(tree, environment=variables, interpreter=main.program),
+        system=libraries.of(tree, environment=variables, interpreter=main.program),
         python=main.python or python_of(installation.packages),
         gpus=gpus or tuple(gpu for gpu in known_gpus if gpu.capability in capabilities),
         driver=labels.get(f"{LABEL}gpu.driver"),

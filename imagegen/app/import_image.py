@@ -26,7 +26,7 @@ from imagegen.image.inventory.archive import ArchivedImage
 from imagegen.image.inventory.freeze import InstalledDistribution, distributions, requested_debs
 from imagegen.image.inventory.layers import LayeredTree
 from imagegen.image.inventory.tree import FileTree
-from imagegen.image.layers.plan import ENTRYPOINT, ENV, WORKDIR
+from imagegen.image.layers.support import ENTRYPOINT, ENV, WORKDIR
 from imagegen.oci.layout import INDEX_FILE
 from imagegen.projects import entry
 from imagegen.projects.model import COMMIT, OWN_PACKAGE, Omission, PackagePin, Recovered, malformed

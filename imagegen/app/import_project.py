@@ -31,7 +31,7 @@ from imagegen.core.errors import Location, MatrixErrors, OptionConflictError, Pr
 from imagegen.core.image_format import PREFIX
 from imagegen.core.text import did_you_mean, redact
 from imagegen.core.types import parse_requirement
-from imagegen.image.layers.plan import ROOT
+from imagegen.image.layers.support import ROOT
 from imagegen.projects import conda, dockerfile, entry, locks, requirements
 from imagegen.projects.entry import TORCH, CudaFacts, ImagePlatform
 from imagegen.projects.model import (

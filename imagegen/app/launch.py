@@ -19,7 +19,7 @@ from imagegen.app.project import ProjectContext
 from imagegen.app.publisher import known_digest
 from imagegen.core.data import shipped
 from imagegen.core.errors import LockError, UsageError
-from imagegen.image.layers.plan import HOME
+from imagegen.image.layers.support import HOME
 from imagegen.lock import local_tags
 from imagegen.lock.model import Lock
 from imagegen.oci.registry import reference as references

@@ -14,7 +14,7 @@ from imagegen.app.session import Session
 from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError
 from imagegen.engine import Engine
-from imagegen.image import dockerfile as recipe
+from imagegen.image import dockerfile, folder
 from imagegen.lock import local_tags
 from imagegen.lock.model import Lock, LockedBuild
 from imagegen.spec.model import Cell
@@ -33,25 +33,25 @@ def render_cells(session: Session, pattern: str) -> Iterator[tuple[str, str]]:
     """Yield the id and the Dockerfile of each selected cell."""
     for cell in session.matrix.select(pattern, single=True):
         lock = session.lock_files.fresh(cell)
-        yield cell.id, recipe.render(lock, local_tags(lock)[0]).dockerfile
+        yield cell.id, dockerfile.render(lock, local_tags(lock)[0]).dockerfile
 
 
 def write_folders(session: Session, pattern: str, output: Path, *, scratch_base: bool) -> Iterator[BuildFolder]:
     """Write and yield the folder of each selected cell below `output`, and docker-bake.json there."""
-    targets: dict[str, recipe.Rendered] = {}
+    targets: dict[str, dockerfile.Rendered] = {}
     for cell in session.matrix.select(pattern, single=True):
         lock, directory = session.lock_files.fresh(cell), output / cell.id
         write = partial(_write, session.lock_files, cell, directory)
         targets[cell.id] = build_on_base(session, cell, lock, write, scratch=scratch_base)
-        recipe.write_bake(output, targets)  # for each cell, because the next one may fail
+        folder.write_bake(output, targets)  # for each cell, because the next one may fail
         command = _command(session.project.settings, targets[cell.id].arguments)
         yield BuildFolder(cell.id, directory, command, lock.builds)
 
 
-def _write(lock_files: LockFiles, cell: Cell, directory: Path, lock: Lock) -> recipe.Rendered:
+def _write(lock_files: LockFiles, cell: Cell, directory: Path, lock: Lock) -> dockerfile.Rendered:
     require_unchanged_copies(lock_files, cell, lock)
-    rendered = recipe.render(lock, local_tags(lock)[0])
-    recipe.write(rendered, lock, cell.recipes, directory, lock_files.project.context_for(cell))
+    rendered = dockerfile.render(lock, local_tags(lock)[0])
+    folder.write(rendered, lock, cell.recipes, directory, lock_files.project.context_for(cell))
     return rendered
 
 

@@ -19,10 +19,11 @@ from imagegen.app.project import ProjectContext
 from imagegen.app.session import Session
 from imagegen.core.errors import LockError
 from imagegen.core.text import counted
-from imagegen.image.inventory.subjects import scan_system
+from imagegen.image.inventory.cell_subject import scan_system
 from imagegen.image.layers import Layer, LayerOrigin, RemoteLayers, ensure_layers, resolve_layers
+from imagegen.image.layers.base_layers import from_image, plan_base
 from imagegen.image.layers.plan import LayerPlan
-from imagegen.image.layers.sources import LayerSource, from_image, plan_base
+from imagegen.image.layers.sources import LayerSource
 from imagegen.lock.model import Lock
 from imagegen.publish import prebuilt
 from imagegen.publish.repository import RemoteRepository

@@ -8,7 +8,7 @@ from imagegen.app.session import Session
 from imagegen.core.errors import FetchError, LockError, StoreError
 from imagegen.core.store import images, upkeep
 from imagegen.image import inputs
-from imagegen.image.inventory.subjects import blobs
+from imagegen.image.inventory.cell_subject import blobs
 from imagegen.spec.model import Cell
 from imagegen.wheels import wheelhouse
 

@@ -17,7 +17,7 @@ from imagegen.compare.verdict import ImageVerdict, StepResult, StepStatus
 from imagegen.compare.verify import VerificationOptions, VerifiedImage
 from imagegen.core.errors import LockError, UsageError
 from imagegen.core.net import Client
-from imagegen.image.inventory.archive import piped
+from imagegen.image.inventory.streams import piped
 from imagegen.lock.file import dumps_attached
 from imagegen.oci import registry
 from imagegen.oci.registry.layout_repository import LayoutRepository

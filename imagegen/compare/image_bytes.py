@@ -18,8 +18,8 @@ from imagegen.core.net import Client, NotFoundError, UnavailableError
 from imagegen.core.progress import Progress, human
 from imagegen.core.text import counted
 from imagegen.image import layers
-from imagegen.image.inventory.archive import Hashed, Plain, piped
-from imagegen.image.layers.image import LABEL
+from imagegen.image.inventory.streams import Hashed, Plain, piped
+from imagegen.image.layers.image_config import LABEL
 from imagegen.lock import inputs_hash
 from imagegen.lock.file import loads_attached
 from imagegen.lock.model import Lock

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from imagegen.image import base
 from imagegen.image.layers import environment as image_environment
-from imagegen.image.layers.image import LABEL
+from imagegen.image.layers.base_layers import from_image, plan_above_base
+from imagegen.image.layers.image_config import LABEL
 from imagegen.image.layers.plan import plan
-from imagegen.image.layers.sources import from_image, plan_above_base
 from imagegen.lock.main_versions import main_versions
 from imagegen.lock.model import Lock
 from imagegen.oci.documents import RemoteImage

@@ -23,8 +23,8 @@ from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.image import layers
 from imagegen.image.inputs import project_files
-from imagegen.image.inventory.archive import Plain
 from imagegen.image.inventory.layers import Stream
+from imagegen.image.inventory.streams import Plain
 from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.plan import plan
 from imagegen.lock.environments import with_locks

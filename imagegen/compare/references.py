@@ -23,7 +23,7 @@ from imagegen.core.net import ByteSink, Client
 from imagegen.core.store import Store
 from imagegen.core.text import did_you_mean
 from imagegen.image.layers import layer_sizes
-from imagegen.image.layers.image import LABEL
+from imagegen.image.layers.image_config import LABEL
 from imagegen.lock.file import loads, loads_attached, loads_with, named_cells
 from imagegen.lock.model import Lock
 from imagegen.oci import registry

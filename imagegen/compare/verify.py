@@ -17,7 +17,7 @@ from imagegen.compare.verdict import ImageVerdict, StepResult, StepStatus, faile
 from imagegen.core.errors import FetchError, TrustError
 from imagegen.core.net import UnavailableError
 from imagegen.core.text import counted
-from imagegen.image.layers.image import read_description
+from imagegen.image.layers.layers_document import read_description
 from imagegen.lock.model import Lock
 from imagegen.oci.documents import Artifact, digest_of
 from imagegen.oci.registry import Referrer

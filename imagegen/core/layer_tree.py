@@ -248,19 +248,15 @@ class MergedTree(Generic[Entry]):
         return way[-1][0], children
 
     def _white_out(self, directory: str, children: dict[str, Node[Entry]], name: str) -> Iterator[str]:
-        """Apply a whiteout, and yield the paths that it removes."""
+        """Apply a whiteout, and yield the paths that it removes; what this layer has stays."""
         for child in [*children] if name == OPAQUE else [name.removeprefix(WHITEOUT)]:
-            yield from self._hide(children, directory, child)
-
-    def _hide(self, children: dict[str, Node[Entry]], directory: str, name: str) -> Iterator[str]:
-        """Remove what lower layers have at a name; a directory that this layer has keeps what this layer has in it."""
-        node = children.get(name)
-        if node and node.changed < self._layer:
-            del children[name]
-            yield _join(directory, name)
-        elif node and node.children:
-            node.entry = node.entry if node.layer == self._layer else None
-            yield from self._white_out(_join(directory, name), node.children, OPAQUE)
+            node = children.get(child)
+            if node and node.changed < self._layer:
+                del children[child]
+                yield _join(directory, child)
+            elif node and node.children:
+                node.entry = node.entry if node.layer == self._layer else None
+                yield from self._white_out(_join(directory, child), node.children, OPAQUE)
 
 
 def _join(directory: str, name: str) -> str:

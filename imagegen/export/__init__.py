@@ -20,9 +20,9 @@ import zstandard
 
 from imagegen.core.errors import StoreError
 from imagegen.core.layer_tar import DAMAGED, Allowance, Bounded, members
-from imagegen.core.layer_tree import MemberKind, MergedTree, Node, is_whiteout, kind_of
+from imagegen.core.layer_tree import MemberKind, MergedTree, is_whiteout, kind_of
 from imagegen.core.store import Store
-from imagegen.image.base.image import decompressed
+from imagegen.image.base.unpack import decompressed
 from imagegen.image.layers import Image, Layer
 
 _BUFFER = 1 << 20
@@ -116,7 +116,9 @@ def _apply(layer: Layer, index: int, store: Store, tree: MergedTree[_Member], al
             if path and not is_whiteout(path):
                 added.append(path)
                 if kind is MemberKind.HARD_LINK:
-                    _require_file(path, tree.at(member.linkname), member.linkname)
+                    target = tree.at(member.linkname)
+                    if target is None or target.entry is None or target.entry[0].kind != "file":
+                        raise _unsupported(path, f"it is a hard link to {member.linkname}, which is not a file")
                 else:
                     content = (_entry(member, archive), (index, number))
             tree.add(path, kind, content, member.linkname)
@@ -124,13 +126,7 @@ def _apply(layer: Layer, index: int, store: Store, tree: MergedTree[_Member], al
         directory = path.rpartition("/")[0]
         node = tree.at(directory)
         if directory and (node is None or node.children is None or node.entry is None):
-            raise _unsupported(path, f"{directory} is no directory of the image", f"layer {layer.name}")
-
-
-def _require_file(path: str, node: Node[_Member] | None, target: str) -> None:
-    """Raise StoreError unless the target of a hard link is a file."""
-    if node is None or node.entry is None or node.entry[0].kind != "file":
-        raise _unsupported(path, f"it is a hard link to {target}, which is no file")
+            raise _unsupported(path, f"{directory} is not a directory of the image", f"layer {layer.name}")
 
 
 def _entry(member: tarfile.TarInfo, archive: tarfile.TarFile) -> Entry:

@@ -149,17 +149,12 @@ def write_tar(image: Image, tree: RootFiles, added: Mapping[str, bytes], store: 
         for index, layer in enumerate(image.layers):
             for number, content in contents(layer, store) if index in {index for index, _ in by_origin} else ():
                 if files := by_origin.get((index, number)):
-                    _add_file(archive, files, content)
-
-
-def _add_file(archive: tarfile.TarFile, entries: Sequence[Entry], content: IO[bytes]) -> None:
-    """Add the first entry with its content, and the others as hard links to it."""
-    first, *links = entries
-    archive.addfile(_member(first), content)
-    for other in links:
-        link = _member(other)
-        link.type, link.linkname, link.size = tarfile.LNKTYPE, first.path, 0
-        archive.addfile(link)
+                    first, *links = files
+                    archive.addfile(_member(first), content)
+                    for other in links:
+                        link = _member(other)
+                        link.type, link.linkname, link.size = tarfile.LNKTYPE, first.path, 0
+                        archive.addfile(link)
 
 
 def _member(entry: Entry) -> tarfile.TarInfo:

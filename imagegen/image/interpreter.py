@@ -1,9 +1,13 @@
-"""Standalone interpreters of stacks: unpacked below /opt/python, their records of place and compiler corrected.
+"""The archive of a standalone interpreter, unpacked and patched. It is hostile: nothing is ever written outside.
+
+An `install_only` archive of python-build-standalone is a gzipped tar of one directory, `python`, which becomes the
+interpreter's prefix in an image. Source: its docs/distributions.rst. Left out: byte-code, which images get from the
+interpreter itself, and EXTERNALLY-MANAGED, since a stack is a venv that users install into.
 
 python-build-standalone builds with prefix /install and a clang of its own; `sysconfig`, `python3-config`, pkg-config
 files and the Makefile in config-* repeat both, and builds of extension modules follow them. uv corrects the same after
 unpacking (crates/uv-python/src/sysconfig of uv 0.13): the prefix becomes the real one, compilers become cc and c++, the
-archiver ar, and flags that only the build machine had go. Pure: text in, text out.
+archiver ar, and flags that only the build machine had go.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from imagegen.core.errors import BaseError
 from imagegen.core.layer_tar import DAMAGED, Bounded, members
 from imagegen.core.store import Store
 from imagegen.core.text import unprintable
-from imagegen.image.base.image import ODD, UnpackTarget
+from imagegen.image.base.unpack import ODD, UnpackTarget
 from imagegen.lock.interpreter import InterpreterArchive
 
 _PREFIX = re.compile(r"(?<![^\s'\":=!])(-[LI]|#!)?/install(?![^\s'\":/])", re.MULTILINE)
@@ -73,15 +77,11 @@ def sysconfig_data(path: str, content: bytes, prefix: str) -> bytes:
     variables = _variables(path, content)
     for name, value in variables.items():
         if isinstance(value, str):
-            variables[name] = _variable(name, value, prefix)
+            patched_value = _FOREIGN.sub("", _PREFIX.sub(rf"\g<1>{prefix}", value)).rstrip()
+            variables[name] = _command(name, patched_value)
     variables["PYTHON_BUILD_STANDALONE"] = 1  # as uv marks it
     lines = "".join(f" {name!r}: {value!r},\n" for name, value in sorted(variables.items()))
     return f"{_HEAD}build_time_vars = {{\n{lines}}}\n".encode()
-
-
-def _variable(name: str, value: str, prefix: str) -> str:
-    value = _FOREIGN.sub("", _PREFIX.sub(rf"\g<1>{prefix}", value)).rstrip()
-    return _command(name, value)
 
 
 def _command(name: str, value: str) -> str:
@@ -113,12 +113,6 @@ def _variables(path: str, content: bytes) -> dict[str, str | int | float | None]
         ) from error
     return dict(variables)
 
-
-# The archive of a standalone interpreter, unpacked and patched. It is hostile: nothing is ever written outside.
-#
-# An `install_only` archive of python-build-standalone is a gzipped tar of one directory, `python`, which becomes the
-# interpreter's prefix in an image. Source: its docs/distributions.rst. Left out: byte-code, which images get from the
-# interpreter itself, and EXTERNALLY-MANAGED, since a stack is a venv that users install into.
 
 _TOP = "python"
 _MAX_BYTES = 2 << 30  # unpacked; the field's have 0.2 GB
@@ -181,14 +175,6 @@ def _is_odd(text: str) -> bool:
     return unprintable(text) is not None or not text.isprintable()
 
 
-def _require_inside(link: Path, root: Path) -> None:
-    if not Path(os.path.realpath(link)).is_relative_to(root):
-        why = f"to {os.readlink(link)[:200]!r}"
-        raise BaseError(
-            f"a link leads out of {_TOP}/", code="base-interpreter-invalid", where=str(link.relative_to(root)), why=why
-        )
-
-
 def _finish(root: Path, prefix: str) -> None:
     """Check the links, and patch the files that name the build machine."""
     root = root.resolve()
@@ -197,7 +183,11 @@ def _finish(root: Path, prefix: str) -> None:
             file = Path(folder, name)
             path = str(file.relative_to(root))
             if file.is_symlink():
-                _require_inside(file, root)
+                if not Path(os.path.realpath(file)).is_relative_to(root):
+                    why = f"to {os.readlink(file)[:200]!r}"
+                    raise BaseError(
+                        f"a link leads out of {_TOP}/", code="base-interpreter-invalid", where=path, why=why
+                    )
             elif may_change(path) and file.stat().st_size <= _MAX_TEXT:
                 old = file.read_bytes()
                 if (new := patched(path, old, prefix)) != old:

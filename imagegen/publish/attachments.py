@@ -9,7 +9,7 @@ from typing import Any
 
 from imagegen.image import layers
 from imagegen.image.layers import Image
-from imagegen.image.layers.image import description
+from imagegen.image.layers.layers_document import description
 from imagegen.lock import dumps_attached
 from imagegen.lock.model import Lock
 from imagegen.oci.documents import digest_of

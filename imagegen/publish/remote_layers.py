@@ -15,9 +15,9 @@ from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.core.text import counted
 from imagegen.core.types import Compression
-from imagegen.image.inventory.subjects import import_scans
+from imagegen.image.inventory.scans import import_scans
 from imagegen.image.layers import Layer, LayerOrigin, RemoteLayers, resolve_layers
-from imagegen.image.layers.image import LayersDocument, read_description
+from imagegen.image.layers.layers_document import LayersDocument, read_description
 from imagegen.image.layers.sources import previously_built_layers
 from imagegen.lock.model import Lock
 from imagegen.oci.documents import Descriptor

@@ -27,8 +27,8 @@ class Kind:
 
 _TYPES = f"{REPOSITORY}/attestations"
 LOCK = Kind("lock", "application/vnd.imagegen.lock.v1+toml", None)
-# The layers that were built from a lock, in the format of image/layers/image.py. It lists the layers from the bottom up
-# with their keys and descriptors (also of layers that were compressed again), digests of the LOCK document and the
+# The layers that were built from a lock, in the format of image/layers/layers_document.py. It lists them from bottom to
+# top with their keys and descriptors (also of layers compressed again), digests of the LOCK document and the
 # image, and of all wheel scans by their keys. A client that trusts its signer need not build these layers.
 LAYERS = Kind("layers", "application/vnd.imagegen.layers.v1+json", f"{_TYPES}/layers/v1")
 # Layers of an image that is not finished, in the format of publish/prebuilt.py. The document is only attached as

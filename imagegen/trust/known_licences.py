@@ -21,7 +21,7 @@ from imagegen.core.progress import timed
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.text import counted
-from imagegen.image.inventory.subjects import known_system
+from imagegen.image.inventory.cell_subject import known_system
 from imagegen.image.layers import scan
 from imagegen.lock.model import LOCAL, Lock, LockedWheel
 from imagegen.trust.licences import KnownLicences

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,8 +23,9 @@ from imagegen.core.errors import AuditError
 from imagegen.core.progress import Progress, Quiet
 from imagegen.core.store import Store, images
 from imagegen.engine import Engine
+from imagegen.image import base as image_base
 from imagegen.image import layers
-from imagegen.image.layers import layer
+from imagegen.image.layers import byte_code
 from imagegen.lock import local_tags
 from imagegen.lock.model import Lock, LockedBase, LockedFile, LockedWheel, Record
 from imagegen.oci.documents import INDEX_TYPE, LayerDescriptor, Platform, read_manifest
@@ -40,8 +40,6 @@ from tests.support.layer_inputs import HostSandbox
 from tests.support.session import session_of
 from tests.support.source_builds import BUILD
 from tests.support.wheels import make_wheel
-
-assembling = importlib.import_module("imagegen.image.layers.assemble")  # the package's own `assemble` is the function
 
 
 class Names:
@@ -114,11 +112,11 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     machine = Machine(tmp_path)
-    monkeypatch.setattr(layer, "Sandbox", HostSandbox)
+    monkeypatch.setattr(byte_code, "Sandbox", HostSandbox)
     base_layer = LayerDescriptor.of_tar(machine.store.write(bytes(1024)), 1024)
-    monkeypatch.setattr(assembling.base, "build", lambda *_: base_layer)
+    monkeypatch.setattr(image_base, "build", lambda *_: base_layer)
     (tmp_path / "rootfs").mkdir()
-    monkeypatch.setattr(assembling.base, "rootfs", lambda *_: tmp_path / "rootfs")
+    monkeypatch.setattr(image_base, "rootfs", lambda *_: tmp_path / "rootfs")
     return machine
 
 

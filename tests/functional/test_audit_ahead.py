@@ -16,8 +16,8 @@ from imagegen.audit import facts
 from imagegen.audit.model import SystemLibraries
 from imagegen.core.config import Settings
 from imagegen.core.store import Store
-from imagegen.image.inventory import subjects
-from imagegen.image.inventory.subjects import system_key
+from imagegen.image.inventory import cell_subject
+from imagegen.image.inventory.cell_subject import system_key
 from imagegen.image.layers import scan
 from imagegen.lock.model import Lock
 from tests.support.errors import raises
@@ -38,7 +38,7 @@ class Stack:
         *first, self.last = self.lock.wheels
         for wheel in first:
             scan.scan_wheel(self.store, wheel, self.lock.python)
-        subjects.SYSTEMS.write(self.store, system_key(self.lock), facts.packed(SystemLibraries({}, {})))
+        cell_subject.SYSTEMS.write(self.store, system_key(self.lock), facts.packed(SystemLibraries({}, {})))
 
     def scan_last(self) -> None:
         scan.scan_wheel(self.store, self.last, self.lock.python)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import importlib
 import os
 import tarfile
 from dataclasses import replace
@@ -21,9 +20,9 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.core.store.upkeep import collect
 from imagegen.image import base
-from imagegen.image.base import fetch
-from imagegen.image.base.build import BASES, failed, sources_file, verify, write_repository
-from imagegen.image.base.fetch import AptSuite, parse_deb822
+from imagegen.image.base import fetch, file_tree
+from imagegen.image.base.debian import BASES, failed, sources_file, verify, write_repository
+from imagegen.image.base.sources_list import AptSuite, parse_deb822
 from imagegen.lock.distributions import release
 from imagegen.lock.foundation import LockedBase, LockedDeb
 from imagegen.oci import registry
@@ -298,7 +297,7 @@ def test_a_tree_in_use_is_never_collected(tmp_path: Path, monkeypatch: pytest.Mo
     """Upkeep from another project knows nothing of this base, and sandboxes may run on its tree right now."""
     store = Store(tmp_path / "store")
     layer = LayerDescriptor.of_tar(store.write(b"tar"), 3)
-    module = importlib.import_module("imagegen.image.base.rootfs")
+    module = file_tree
     monkeypatch.setattr(module, "build", lambda *_: layer)
     tree = store.root / "rootfs" / layer.diff_id.removeprefix("sha256:")
     interpreter = tree / PROGRAM.lstrip("/")
@@ -317,7 +316,7 @@ def test_a_tree_in_use_is_never_collected(tmp_path: Path, monkeypatch: pytest.Mo
     "the download ends within its limit, and the base is made here",
 )
 def test_a_base_whose_registry_stalls_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, module = Store(tmp_path / "store"), importlib.import_module("imagegen.image.base.rootfs")
+    store, module = Store(tmp_path / "store"), file_tree
     tar = packed((tarfile.TarInfo(PROGRAM.lstrip("/")), b"python"))
     blob = gzip.compress(tar, mtime=0)
     server = StandIn()
@@ -339,7 +338,7 @@ def test_a_base_whose_registry_stalls_is_built(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_base_that_others_made_is_unpacked_from_its_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, module = Store(tmp_path / "store"), importlib.import_module("imagegen.image.base.rootfs")
+    store, module = Store(tmp_path / "store"), file_tree
     settings = Settings.from_environment({"HOME": str(tmp_path)})
     monkeypatch.setattr(module, "build", None)
     tar = packed((tarfile.TarInfo(PROGRAM.lstrip("/")), b"python"))

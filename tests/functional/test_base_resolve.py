@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from imagegen.core.config import Settings
 from imagegen.core.errors import BaseError
 from imagegen.core.progress import Quiet
-from imagegen.image.base.apt import list_name, parse_release, parse_uris, resolve
-from imagegen.image.base.fetch import mirrors, parse_targets, roots
+from imagegen.image.base.apt import list_name, parse_release
+from imagegen.image.base.mirrors import mirrors, parse_targets, roots
+from imagegen.image.base.resolution import parse_uris, resolve
 from imagegen.lock.distributions import archive_at, release
 from imagegen.lock.foundation import LockedDeb
 from imagegen.spec.foundation import Base

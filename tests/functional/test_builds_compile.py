@@ -27,7 +27,7 @@ from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.store.upkeep import check
 from imagegen.engine import Engine
-from imagegen.image import dockerfile as recipe
+from imagegen.image import build_spec as recipe
 from imagegen.lock.model import Lock, LockedBuild
 from imagegen.spec.model import Cell
 from imagegen.wheels.builds.costs import _key, work

@@ -135,7 +135,10 @@ def test_what_talks_to_an_engine_validates_no_files() -> None:
 
 
 def test_what_audits_a_cell_validates_no_files_and_compiles_no_wheels() -> None:
-    modules = "imagegen.cli.audit_command, imagegen.app.audit, imagegen.app.assemble, imagegen.image.inventory.subjects"
+    modules = (
+        "imagegen.cli.audit_command, imagegen.app.audit, imagegen.app.assemble, "
+        "imagegen.image.inventory.cell_subject, imagegen.image.inventory.site_subject"
+    )
     unused = {"pydantic", "jinja2", "imagegen.wheels.builds.store", "imagegen.lock.make.stages"}
     program = f"import sys, {modules}; print({unused} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)

@@ -19,7 +19,7 @@ from imagegen.cli import (
 )
 from imagegen.core.errors import BuildError, EngineError, UsageError
 from imagegen.engine import Engine
-from imagegen.image import dockerfile as recipe
+from imagegen.image import folder
 from imagegen.lock.builds import BuiltWheel
 from imagegen.lock.model import Lock
 from imagegen.oci.documents import digest_of
@@ -206,7 +206,7 @@ def test_a_builder_of_the_users_is_the_one_that_compiles(
 def test_a_rendered_folder_that_compiles_says_how_many_files_at_once(
     here: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
-    monkeypatch.setattr(recipe, "write", lambda *_: None)
+    monkeypatch.setattr(folder, "write", lambda *_: None)
     monkeypatch.setattr("imagegen.app.render.Engine.connect", Mock(side_effect=EngineError("no engine")))
     for lock, expected in ((WITH_BUILD, 1), (replace(WITH_BUILD, builds=()), 0)):
         app = app_of(here, lock)

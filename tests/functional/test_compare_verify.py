@@ -20,7 +20,7 @@ from imagegen.compare.verdict import StepStatus
 from imagegen.core.net import NotFoundError, UnavailableError, UnreachableError
 from imagegen.core.store import images
 from imagegen.image import layers
-from imagegen.image.layers.image import image
+from imagegen.image.layers.image_config import image
 from imagegen.lock.builds import keyed
 from imagegen.lock.model import Lock
 from imagegen.oci.documents import INDEX_TYPE, MANIFEST_TYPE, Descriptor, digest_of

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from imagegen.app.session import Session
 from imagegen.core.data import shipped
 from imagegen.core.progress import Quiet
 from imagegen.core.store.cache import Cache
+from imagegen.image.layers import assembly as assembling
 from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.lock import dumps, read
@@ -32,8 +32,6 @@ from imagegen.run.smoke.report import CheckResult, SmokeReport
 from tests.support.project import Project
 from tools.run_image.__main__ import command
 from tools.run_image.export import described_environments
-
-assembling = importlib.import_module("imagegen.image.layers.assemble")  # the package's own `assemble` is the function
 
 MATRIX = """\
 images:

@@ -28,9 +28,9 @@ from imagegen.core.progress import Quiet
 from imagegen.engine import save as client
 from imagegen.engine.save import Export
 from imagegen.image.inventory import archive, layers
-from imagegen.image.inventory import archive as stream
-from imagegen.image.inventory.archive import ChunkReader, layer, piped
+from imagegen.image.inventory import streams as stream
 from imagegen.image.inventory.layers import LayeredTree, read_layer
+from imagegen.image.inventory.streams import ChunkReader, layer, piped
 from imagegen.image.inventory.tree import Regular, walk
 from imagegen.oci.documents import Platform
 from tests.support.elf_files import make_elf

@@ -23,14 +23,16 @@ from imagegen.core.context import Context
 from imagegen.core.errors import BaseError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
+from imagegen.image import base as image_base
 from imagegen.image.layers import LayerStack, resolve_layers
-from imagegen.image.layers.assemble import layer_sizes, package_sizes, shared
-from imagegen.image.layers.layer import Compiler
+from imagegen.image.layers import assembly as assembling
+from imagegen.image.layers.byte_code import Compiler
+from imagegen.image.layers.ownership import OwnershipErrors
 from imagegen.image.layers.plan import plan
-from imagegen.image.layers.scan import OwnershipErrors
+from imagegen.image.layers.sizes import layer_sizes, package_sizes, shared
 from imagegen.lock.model import FileConflict, LockedWheel
 from tests.support.errors import raises
-from tests.support.layer_inputs import assembling, lock_of, locked
+from tests.support.layer_inputs import lock_of, locked
 
 pytestmark = pytest.mark.usefixtures("compiled_on_host")
 
@@ -76,7 +78,7 @@ def test_a_base_that_fails_ends_the_downloads(
         raise BaseError("mmdebstrap is not installed")
 
     monkeypatch.setattr(assembling, "fetch_each", arrivals)
-    monkeypatch.setattr(assembling.base, "rootfs", broken)
+    monkeypatch.setattr(image_base, "rootfs", broken)
     with pytest.raises(BaseError, match="mmdebstrap"):
         assembling.assemble(lock_of(*wheels), Context(store, settings, Quiet()))
     assert log[-1] == "stopped"
@@ -208,7 +210,7 @@ def test_a_wheel_of_100_000_files(store: Store, tmp_path: Path, settings: Settin
 # Starts threads that allocate at the same time, and prints how many arenas glibc has then (malloc_info(3)).
 ARENAS = """
 import ctypes, sys, threading
-from imagegen.image.layers.assemble import limit_heap
+from imagegen.image.layers.assembly import limit_heap
 
 limit_heap()
 libc = ctypes.CDLL(None)

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.image.layers import layer
-from imagegen.image.layers.layer import Compiler, Source
+from imagegen.image.layers import byte_code
+from imagegen.image.layers.byte_code import Compiler, Source
 from tests.support.errors import raises
 
 # Names of the worker that its interpreter does not have of itself, as they were when the locks were recorded.
@@ -59,7 +59,7 @@ class LimitedSandbox:
 
 @pytest.fixture
 def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Compiler]:
-    monkeypatch.setattr(layer, "Sandbox", LimitedSandbox)
+    monkeypatch.setattr(byte_code, "Sandbox", LimitedSandbox)
     rootfs: Future[Path] = Future()
     rootfs.set_result(tmp_path)
     with Compiler(rootfs, "python", 1) as compiler:
@@ -150,9 +150,9 @@ class Impostor(LimitedSandbox):
 def test_an_interpreter_that_is_none_is_stopped(
     program: str, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layer, "_ANSWER_SECONDS", 0.5)
-    monkeypatch.setattr(layer, "_ANSWER_BYTES", 1 << 20)
-    monkeypatch.setattr(layer, "Sandbox", Impostor)
+    monkeypatch.setattr(byte_code, "_ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(byte_code, "_ANSWER_BYTES", 1 << 20)
+    monkeypatch.setattr(byte_code, "Sandbox", Impostor)
     monkeypatch.setattr(Impostor, "program", program)
     with raises("sandbox-compiler-stopped"):
         compiler.submit([GOOD] * 64).result()
@@ -160,7 +160,7 @@ def test_an_interpreter_that_is_none_is_stopped(
 
 def test_the_worker_adds_no_names_to_the_interpreter() -> None:
     """Names of the worker are interned, which shows in the byte-code of sources that use them (cpython#129724)."""
-    path = Path(layer.__file__).with_name("compile_worker.py")
+    path = Path(byte_code.__file__).with_name("compile_worker.py")
     names: set[str] = set()
     todo = [compile(path.read_text(), str(path), "exec")]
     while todo:

@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
-from imagegen.image.layers import Image, Layer, gzip_layers, image
+from imagegen.image.layers import Image, Layer, gzip_layers
 from imagegen.image.layers.codec import LayerSink
 from imagegen.image.layers.gzip_layers import compress_with_gzip
-from imagegen.image.layers.image import description, read_description
+from imagegen.image.layers.image_config import image
+from imagegen.image.layers.layers_document import description, read_description
 from imagegen.image.layers.tar import TarWriter
 from imagegen.oci.documents import GZIP_TYPE, ZSTD_TYPE, digest_of
 from tests.support.errors import raises

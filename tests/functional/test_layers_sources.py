@@ -14,19 +14,30 @@ from imagegen.core.context import Context
 from imagegen.core.progress import Meter, Quiet
 from imagegen.core.store import Store, images, upkeep
 from imagegen.core.store.cache import Cache
-from imagegen.image.inventory import subjects as cell
-from imagegen.image.layers import Image, Layer, LayerOrigin, LayerStack, RemoteLayers, resolve_layers, scan
-from imagegen.image.layers import layer as layer_module
-from imagegen.image.layers.image import description, read_description
+from imagegen.image import base as image_base
+from imagegen.image.inventory import scans as cell
+from imagegen.image.layers import (
+    Image,
+    Layer,
+    LayerOrigin,
+    LayerStack,
+    RemoteLayers,
+    byte_code,
+    ownership,
+    resolve_layers,
+)
+from imagegen.image.layers import assembly as assembling
+from imagegen.image.layers.base_layers import from_image, plan_base
+from imagegen.image.layers.layers_document import description, read_description
+from imagegen.image.layers.ownership import OwnershipErrors
 from imagegen.image.layers.plan import plan
-from imagegen.image.layers.scan import OwnershipErrors
-from imagegen.image.layers.sources import from_image, plan_base, previously_built_layers
+from imagegen.image.layers.sources import previously_built_layers
 from imagegen.lock.model import Lock, LockedWheel
 from imagegen.oci import registry
 from imagegen.oci.documents import ImageConfig, LayerDescriptor, RemoteImage
 from tests.support.errors import raises
 from tests.support.golden import Golden
-from tests.support.layer_inputs import HostSandbox, assembling, lock_of, locked
+from tests.support.layer_inputs import HostSandbox, lock_of, locked
 
 pytestmark = pytest.mark.usefixtures("empty_base", "compiled_on_host")
 NAMES = ("one", "two", "three", "four")
@@ -40,9 +51,9 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Lock, Image]:
     base_layer = LayerDescriptor.of_tar(store.write(bytes(1024)), 1024)
     lock = lock_of(*(locked(store, place, name, {f"{name}.py": b"x = 1\n"}) for name in NAMES))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layer_module, "Sandbox", HostSandbox)
-        patch.setattr(assembling.base, "build", lambda *_: base_layer)
-        patch.setattr(assembling.base, "rootfs", lambda *_: place)
+        patch.setattr(byte_code, "Sandbox", HostSandbox)
+        patch.setattr(image_base, "build", lambda *_: base_layer)
+        patch.setattr(image_base, "rootfs", lambda *_: place)
         return store.root, lock, build(lock, store, Settings.from_environment({"HOME": str(place)}))
 
 
@@ -115,7 +126,7 @@ def test_an_image_whose_layers_are_all_elsewhere_needs_nothing(
     lock = replace(lock_of(*wheels), record=assembling.record_of(published))
     elsewhere = attested(lock, published, store, empty)
     for name in ("build", "rootfs"):
-        monkeypatch.setattr(assembling.base, name, no_signer)
+        monkeypatch.setattr(image_base, name, no_signer)
     monkeypatch.setattr(assembling, "fetch_each", no_signer)
     sources = resolve_layers(lock, empty, elsewhere)
     assert LayerStack(sources).bottom() == [], "no engine can have from this store what is not in it"
@@ -167,7 +178,7 @@ def test_what_is_known_by_facts_is_what_the_wheel_says(
     build(lock_of(wheel), store, settings)
     facts = cell.known_scans(lock_of(wheel), store)
     cell.import_scans(lock_of(wheel), empty, facts, facts.get)
-    assert scan.known(empty, wheel, "3.11") == scan.table(store, wheel, "3.11")
+    assert ownership.known(empty, wheel, "3.11") == ownership.table(store, wheel, "3.11")
     assert not wheels_of(empty)
 
 
@@ -197,7 +208,7 @@ def test_what_this_store_made_is_remembered_when_its_blobs_are_gone(
     for layer in published.layers:
         store.path(layer.digest).unlink()
     for name in ("build", "rootfs"):
-        monkeypatch.setattr(assembling.base, name, no_signer)
+        monkeypatch.setattr(image_base, name, no_signer)
     assert build(lock, store, settings, RemoteLayers(None, previously_built_layers(lock, store))) == published
     assert assembling.built_digest(lock, store) == published.digest
 
@@ -252,7 +263,7 @@ def test_the_bases_tree_comes_from_its_layer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[Any] = []
-    monkeypatch.setattr(assembling.base, "rootfs", lambda *arguments: made.append(arguments[2]) or tmp_path)
+    monkeypatch.setattr(image_base, "rootfs", lambda *arguments: made.append(arguments[2]) or tmp_path)
     elsewhere = attested(lock_of(*wheels), published, store, empty)
     new = locked(empty, tmp_path, "two", {"two.py": b"x = 2\n"})
     lock = lock_of(*(new if wheel.name == "two" else wheel for wheel in wheels))

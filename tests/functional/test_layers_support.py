@@ -23,17 +23,18 @@ from imagegen.core.context import Context
 from imagegen.core.data import shipped
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.image import dockerfile
-from imagegen.image.layers import layer
-from imagegen.image.layers import plan as support
-from imagegen.image.layers.image import image, labels
-from imagegen.image.layers.layer import Compiler
+from imagegen.image import base as image_base
+from imagegen.image import folder
+from imagegen.image.layers import assembly as assembling
+from imagegen.image.layers import byte_code, support
+from imagegen.image.layers.byte_code import Compiler
+from imagegen.image.layers.image_config import image, labels
 from imagegen.image.layers.plan import plan
 from imagegen.lock.facts import facts_of_lock
 from imagegen.lock.model import Lock, LockedGit, LockedSdist
 from imagegen.oci.documents import LayerDescriptor
 from imagegen.spec.model import EnvVar
-from tests.support.layer_inputs import HostSandbox, assembling, lock_of, locked
+from tests.support.layer_inputs import HostSandbox, lock_of, locked
 from tests.support.tiny_lock import CUDA, LOCK
 
 Member = tuple[tarfile.TarInfo, bytes]
@@ -44,9 +45,9 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store whose base is nothing, and byte-code from the interpreter of the tests."""
     store = Store(tmp_path / "store")
     base_layer = LayerDescriptor.of_tar(store.write(bytes(1024)), 1024)
-    monkeypatch.setattr(layer, "Sandbox", HostSandbox)
-    monkeypatch.setattr(assembling.base, "build", lambda *_: base_layer)
-    monkeypatch.setattr(assembling.base, "rootfs", lambda *_: tmp_path)
+    monkeypatch.setattr(byte_code, "Sandbox", HostSandbox)
+    monkeypatch.setattr(image_base, "build", lambda *_: base_layer)
+    monkeypatch.setattr(image_base, "rootfs", lambda *_: tmp_path)
     return store
 
 
@@ -148,7 +149,7 @@ def test_the_folder_of_a_plain_build_has_the_layers_files(store: Store, tmp_path
     directory = tmp_path / "support"
     umask = os.umask(0o077)
     try:
-        dockerfile._write_support(lock_of(), directory)
+        folder._write_support(lock_of(), directory)
     finally:
         os.umask(umask)
     layer = {name: each for name, each in top(lock_of(), store).items() if name.startswith("opt/imagegen/")}

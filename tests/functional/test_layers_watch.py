@@ -17,12 +17,13 @@ from imagegen.core.context import Context
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, upkeep
 from imagegen.core.zip_archive import ZipArchive, ZipEntry
-from imagegen.image.inventory.subjects import blobs
+from imagegen.image.inventory.cell_subject import blobs
+from imagegen.image.layers import assembly as assembling
 from imagegen.image.layers import layer, scan
 from imagegen.lock.model import FileConflict, Lock, LockedWheel
 from tests.support.elf_files import make_elf, make_fatbin
 from tests.support.golden import Golden
-from tests.support.layer_inputs import assembling, lock_of, locked
+from tests.support.layer_inputs import lock_of, locked
 
 assemble = assembling.assemble
 pytestmark = pytest.mark.usefixtures("compiled_on_host")

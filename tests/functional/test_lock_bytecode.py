@@ -10,7 +10,8 @@ import pytest
 
 from imagegen.core.store import Store
 from imagegen.image import base
-from imagegen.image.inputs import bytecode_base, contents
+from imagegen.image.file_tree import bytecode_base
+from imagegen.image.inputs import contents
 from imagegen.lock import dumps
 from imagegen.lock.file import loads
 from imagegen.lock.model import Lock, LockedBase

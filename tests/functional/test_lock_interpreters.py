@@ -19,10 +19,10 @@ from imagegen.core.errors import BaseError, LockError
 from imagegen.core.net import MissingFiles
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.image import base, inputs
-from imagegen.image.inputs import libpython_link, sdist_builder
+from imagegen.image import base, file_tree, inputs
+from imagegen.image.file_tree import libpython_link, sdist_builder
+from imagegen.image.layers.base_layers import plan_base
 from imagegen.image.layers.plan import layer_key, plan
-from imagegen.image.layers.sources import plan_base
 from imagegen.lock import sources
 from imagegen.lock.file import loads
 from imagegen.lock.interpreter import MIRROR, InterpreterArchive, LockedInterpreter, own_python, resolve_interpreter
@@ -178,15 +178,15 @@ def test_the_tree_is_the_base_with_the_interpreter(
     data, locked = made
     bottom, store = a_base(tmp_path, monkeypatch), Store(tmp_path / "store")
     store.write(data)
-    tree = inputs.tree(below(locked), Context(store, settings_of(tmp_path), Quiet()))
+    tree = file_tree.tree(below(locked), Context(store, settings_of(tmp_path), Quiet()))
     assert (tree / "bin/true").read_bytes() == b"true"
     assert (tree / "usr/bin/true").samefile(bottom / "usr/bin/true")
     assert (tree / "opt/python/3.12/bin/python3").resolve() == tree / "opt/python/3.12/bin/python3.12"
     assert not (bottom / "opt").exists()
-    assert inputs.tree(below(locked), Context(store, settings_of(tmp_path), Quiet())) == tree
-    assert tree.name == inputs.tree_key(below(locked)).removeprefix("sha256:")
+    assert file_tree.tree(below(locked), Context(store, settings_of(tmp_path), Quiet())) == tree
+    assert tree.name == file_tree.tree_key(below(locked)).removeprefix("sha256:")
     assert inputs.contents(replace(OF_312, interpreter=locked))[f"sha256:{tree.name}"]
-    assert inputs.tree(below(LOCKED), Context(store, settings_of(tmp_path), Quiet())) == bottom
+    assert file_tree.tree(below(LOCKED), Context(store, settings_of(tmp_path), Quiet())) == bottom
 
 
 @pytest.mark.parametrize("path", ["opt/python/3.12", "opt/python", "opt"])
@@ -199,7 +199,7 @@ def test_a_base_that_has_something_in_its_place_is_refused(
     (bottom / path).parent.mkdir(parents=True, exist_ok=True)
     (bottom / path).symlink_to("/tmp")
     with pytest.raises(BaseError) as raised:
-        inputs.tree(below(locked), Context(store, settings_of(tmp_path), Quiet()))
+        file_tree.tree(below(locked), Context(store, settings_of(tmp_path), Quiet()))
     assert raised.value.where == f"/{path}"
     assert not list((store.root / "rootfs").glob("*"))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.image.layers import plan as support
+from imagegen.image.layers import support
 from tests.support.tiny_lock import CUDA, LOCK
 
 PROBE = """

@@ -23,7 +23,8 @@ from imagegen.compare import references
 from imagegen.core.errors import LockError, PublishError
 from imagegen.core.net import Client
 from imagegen.core.progress import Quiet
-from imagegen.image.inventory import subjects as cell
+from imagegen.image.inventory import cell_subject
+from imagegen.image.inventory import scans as cell
 from imagegen.image.layers import plan, scan
 from imagegen.lock.model import Lock
 from imagegen.oci.documents import digest_of
@@ -296,7 +297,9 @@ def test_a_base_is_shared_by_images_without_a_common_wheel(
     team.committed = {each.cell: each for each in (one, two)}
     first = workers.fails(one, "one", monkeypatch)
     assert len(team.bases) == 1
-    assert cell.system_key(one) in cell.known_scans(one, first.store), "else others make the base for their audit"
+    assert cell_subject.system_key(one) in cell.known_scans(one, first.store), (
+        "else others make the base for their audit"
+    )
     team.machine("two", two).publish(two, test=False)
     assert len(team.bases) == 1
 

@@ -22,10 +22,10 @@ from imagegen.core.context import Context
 from imagegen.core.errors import LockError, StoreError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.image import dockerfile, layers
-from imagegen.image import dockerfile as recipe
-from imagegen.image.layers import plan as support
-from imagegen.image.layers.image import Image
+from imagegen.image import build_spec as recipe
+from imagegen.image import dockerfile, folder, layers
+from imagegen.image.layers import support
+from imagegen.image.layers.image_config import Image
 from imagegen.lock.file import _render, loads, lock_table
 from imagegen.lock.model import LOCAL, LockedFile, LockedPackages, LockedPatch
 from imagegen.spec.recipe import LocalSource
@@ -41,25 +41,25 @@ from tests.support.tiny_lock import HOSTILE, LINE, LOCK, TAG, leaves, wheel, wit
 
 
 def test_the_text(golden: Callable[[str, str], None]) -> None:
-    golden(f"{WITH_BUILD.cell}.Dockerfile", recipe.render(WITH_BUILD, TAG).dockerfile)
+    golden(f"{WITH_BUILD.cell}.Dockerfile", dockerfile.render(WITH_BUILD, TAG).dockerfile)
 
 
 def test_the_wheel_that_was_built_meanwhile_changes_nothing() -> None:
     """The recipe stands alone: a user without a wheelhouse compiles."""
     there = replace(WITH_BUILD, wheels=tuple(sorted((*WITH_BUILD.wheels, BUILT_WHEEL), key=lambda each: each.name)))
-    text = recipe.render(WITH_BUILD, TAG).dockerfile
+    text = dockerfile.render(WITH_BUILD, TAG).dockerfile
     strip = "dev.imagegen.inputs"  # imagegen.lock sees to that line
-    assert [line for line in recipe.render(there, TAG).dockerfile.splitlines() if strip not in line][2:] == [
+    assert [line for line in dockerfile.render(there, TAG).dockerfile.splitlines() if strip not in line][2:] == [
         line for line in text.splitlines() if strip not in line
     ][2:]
-    assert [each.name for each in recipe.render(there, TAG).wheels] == ["uv", "antlr4-python3-runtime", "torch"]
+    assert [each.name for each in dockerfile.render(there, TAG).wheels] == ["uv", "antlr4-python3-runtime", "torch"]
     assert support.support_files(there) == support.support_files(WITH_BUILD)
     assert f"{BUILD.name}=={BUILD.version}\n" in support.constraints(WITH_BUILD)
 
 
 def test_the_command_names_the_folder_of_the_builds_where_there_is_one() -> None:
-    assert " --build-context builds=./builds " in recipe.render(WITH_BUILD, TAG).arguments
-    assert "builds" not in recipe.render(LOCK, TAG).arguments
+    assert " --build-context builds=./builds " in dockerfile.render(WITH_BUILD, TAG).arguments
+    assert "builds" not in dockerfile.render(LOCK, TAG).arguments
 
 
 def test_the_toolchain_is_what_the_builds_compile_against() -> None:
@@ -76,18 +76,18 @@ def test_the_toolchain_is_what_the_builds_compile_against() -> None:
 @given(choice=LINE)
 def test_a_reason_stays_in_its_comment(choice: str) -> None:
     lock = replace(WITH_BUILD, builds=(replace(BUILD, choice=choice),))
-    found = [(each.name, each.documents) for each in instructions(recipe.render(lock, TAG).dockerfile)]
+    found = [(each.name, each.documents) for each in instructions(dockerfile.render(lock, TAG).dockerfile)]
     assert found[4:-10] == the_instructions()[4:-10]
     assert [name for name, _ in found] == [name for name, _ in the_instructions()]
 
 
 def the_instructions() -> list[tuple[str, tuple[str, ...]]]:
-    return [(each.name, each.documents) for each in instructions(recipe.render(WITH_BUILD, TAG).dockerfile)]
+    return [(each.name, each.documents) for each in instructions(dockerfile.render(WITH_BUILD, TAG).dockerfile)]
 
 
 def test_two_builds_are_stages_of_their_own(golden: Golden) -> None:
     other = replace(BUILD, name="other-ext", key="sha256:" + "f" * 64)
-    text = recipe.render(replace(WITH_BUILD, builds=(BUILD, other)), TAG).dockerfile
+    text = dockerfile.render(replace(WITH_BUILD, builds=(BUILD, other)), TAG).dockerfile
     stages = [each.value for each in instructions(text) if each.name == "FROM"]
     golden.check(stages)
     caches = [mount_of(each, "cache") for each in instructions(text) if "target=/build" in each.value]
@@ -119,7 +119,7 @@ def test_the_folder_of_the_builds(tmp_path: Path) -> None:
     )
     before = os.umask(0o077)
     try:
-        recipe.write_builds([build], {build.name: RECIPE}, tmp_path / "builds", store, settings)
+        folder.write_builds([build], {build.name: RECIPE}, tmp_path / "builds", store, settings)
     finally:
         os.umask(before)
     of_build = tmp_path / "builds" / "demo-ext"
@@ -161,14 +161,14 @@ def test_a_folder_that_cannot_be_completed_leaves_nothing(
     lock = replace(WITH_BUILD, builds=(replace(BUILD, source=source, build_requires=()),))
     one = store.write(b"a wheel")
     small = replace(WITH_BUILD.uv, file=replace(WITH_BUILD.uv.file, sha256=one.removeprefix("sha256:"), size=7))
-    rendered = replace(recipe.render(lock, TAG), wheels=(small,))
+    rendered = replace(dockerfile.render(lock, TAG), wheels=(small,))
     base = Image(put_image(store), b"", b"", ())
     monkeypatch.setattr(layers, "assemble_base", lambda *_: base)
     recipes = {BUILD.name: replace(RECIPE, releases={"1.0": LocalSource(sources)})}
     target = tmp_path / "out" / lock.cell
 
     def write() -> None:
-        recipe.write(rendered, lock, recipes, target, Context(store, settings, Quiet()))
+        folder.write(rendered, lock, recipes, target, Context(store, settings, Quiet()))
 
     if damage == "a source":
         (sources / "setup.py").rename(tmp_path / "setup.py")
@@ -178,7 +178,7 @@ def test_a_folder_that_cannot_be_completed_leaves_nothing(
         (tmp_path / "setup.py").rename(sources / "setup.py")
     else:
         with monkeypatch.context() as patched:  # when most of it has been written
-            patched.setattr(dockerfile, "write_builds", lambda *_: store.verify("sha256:" + "0" * 64))
+            patched.setattr(folder, "write_builds", lambda *_: store.verify("sha256:" + "0" * 64))
             with pytest.raises(StoreError):
                 write()
         assert not target.parent.exists()
@@ -208,7 +208,7 @@ HARMLESS = re.compile(
 def test_no_field_of_a_build_becomes_an_instruction(turn: int, path: tuple[str | int, ...]) -> None:
     table = lock_table(WITH_BUILD)
     good = functools.reduce(lambda part, key: part[key], path, table["build"])
-    usual = set(recipe.render(WITH_BUILD, TAG).dockerfile.splitlines())
+    usual = set(dockerfile.render(WITH_BUILD, TAG).dockerfile.splitlines())
     for piece in HOSTILE[turn % 5 :: 5]:  # all of them on some field: a lock takes a while to read
         for value in [piece, f"{good}{piece}"] if isinstance(good, str) else [piece]:
             hostile = {**table, "build": with_leaf(table["build"], path, value)}
@@ -216,7 +216,7 @@ def test_no_field_of_a_build_becomes_an_instruction(turn: int, path: tuple[str |
                 lock = loads("\n".join(_render(hostile, ())) + "\n", "x.toml")
             except LockError:
                 continue
-            text = recipe.render(lock, TAG).dockerfile
+            text = dockerfile.render(lock, TAG).dockerfile
             assert [each.name for each in instructions(text)] == [name for name, _ in the_instructions()]
             assert not [line for line in text.splitlines() if line not in usual and not HARMLESS.fullmatch(line)]
 
@@ -230,7 +230,7 @@ def test_a_build_gives_all_that_buildkit_asks_for(tmp_path: Path, monkeypatch: p
     def build(words: list[str], folder: Path, show: object) -> None:
         calls.append(words)
 
-    monkeypatch.setattr(recipe, "write_builds", lambda *_: None)
+    monkeypatch.setattr(folder, "write_builds", lambda *_: None)
     fake = SimpleNamespace(
         store=Store(tmp_path / "s"), settings=None, layout=lambda _: "oci-layout://x", buildx=build, progress=Quiet()
     )
@@ -240,4 +240,4 @@ def test_a_build_gives_all_that_buildkit_asks_for(tmp_path: Path, monkeypatch: p
     )
     (words,) = calls
     given = {word.partition("=")[0] for name, word in pairwise(words) if name == "--build-context"}
-    assert set(recipe.render(lock, TAG).contexts) <= given
+    assert set(dockerfile.render(lock, TAG).contexts) <= given

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net.address import netrc_auth, parse
 from imagegen.core.store import Store
+from imagegen.image.base import packages_layer
 from imagegen.image.base.installer import AddedPackages
 from tests.support.canaries import PASSWORD, USER, Guarded, Proxy, address, forms, leaks, watched
 from tests.support.errors import raises
@@ -166,7 +166,7 @@ def test_a_broken_address_is_not_quoted(url: str) -> None:
 def test_the_installer_of_packages_gets_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = recorder(tmp_path / "python", tmp_path / "env")
     monkeypatch.setattr(sys, "executable", str(program))
-    build = importlib.import_module("imagegen.image.base.build")
+    build = packages_layer
     monkeypatch.setattr(build, "_NAMESPACE", ())
     settings = Settings.from_environment({**SECRETS, "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
     build._run(AddedPackages("", [], "", "", str(tmp_path), ""), Store(tmp_path / "store"), settings)

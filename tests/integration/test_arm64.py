@@ -16,8 +16,9 @@ from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.image.inputs import tree
-from imagegen.image.layers.layer import Compiler, wheels_layer
+from imagegen.image.file_tree import tree
+from imagegen.image.layers.byte_code import Compiler
+from imagegen.image.layers.layer import wheels_layer
 from imagegen.image.layers.plan import plan
 from tests.support.machines import Place, committed, digest_of, relocked
 

@@ -19,7 +19,7 @@ from imagegen.core.store import Store
 from imagegen.engine import Engine
 from imagegen.engine.load import _image
 from imagegen.engine.loopback import serving
-from imagegen.image.inventory import subjects as cell
+from imagegen.image.inventory import cell_subject
 from tests.support.machines import PLAIN, Built, Place
 from tests.support.small_cell import Site
 
@@ -64,7 +64,7 @@ def test_an_image_is_what_its_cell_is(plain: Built, machine: Place) -> None:
     (requested,) = matrix.load([shipped("matrices"), machine.root / "matrices"]).select(PLAIN)
     settings = Settings.from_environment({**os.environ, "XDG_CACHE_HOME": str(machine.cache)})
     context = Context(Store(machine.cache / "imagegen" / "store"), settings, Quiet())
-    expected = cell.cell_subject(plain.lock, requested, context)
+    expected = cell_subject.cell_subject(plain.lock, requested, context)
     assert [_known(package) for package in found.packages] == [_known(package) for package in expected.packages]
     system = replace(expected.system, debs={}, release=None)
     assert (found.system, found.python) == (system, expected.python)

@@ -21,7 +21,7 @@ from imagegen.core.sandbox import Sandbox
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.image import base
-from imagegen.image.base.build import sources_file
+from imagegen.image.base.debian import sources_file
 from imagegen.lock.distributions import release
 from tests.support.machines import Debian
 

@@ -19,7 +19,8 @@ import pytest
 from imagegen.core.config import Settings
 from imagegen.core.errors import BaseError
 from imagegen.image.base import apt
-from imagegen.image.base.apt import Apt, official
+from imagegen.image.base.apt import Apt
+from imagegen.image.base.resolution import official
 from imagegen.lock.distributions import release
 from tests.support.http_server import Loopback, Server, drip, raw, status
 from tests.support.tls_proxy import Authority, InspectingProxy, SecureLoopback

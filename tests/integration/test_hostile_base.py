@@ -21,7 +21,7 @@ from imagegen.core.progress import Quiet
 from imagegen.core.sandbox import Limits, Sandbox, run_to_end, visible
 from imagegen.core.store import Store
 from imagegen.image import base
-from imagegen.image.base.image import unpack
+from imagegen.image.base.unpack import unpack
 from imagegen.lock.foundation import LockedPackages
 from imagegen.oci.documents import LayerDescriptor, digest_of
 from tests.support.file_trees import Things, To, as_tar, on_disk

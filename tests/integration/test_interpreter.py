@@ -25,7 +25,7 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.engine import Engine
-from imagegen.image import base, inputs, layers
+from imagegen.image import base, file_tree, layers
 from imagegen.lock.interpreter import InterpreterArchive, LockedInterpreter
 from imagegen.lock.model import Lock
 from tests.support.container_shell import Shell
@@ -143,6 +143,6 @@ def test_containers_run_on_it(small: Small, built: tuple[Store, layers.Image], e
         assert found == ["/opt/venv", HOME, cached, "cc", HOME, f"{HOME}/include/python3.11"]
     finally:
         engine.client.api.remove_image(ref, force=True)
-    assert inputs.tree(
+    assert file_tree.tree(
         small.lock.foundation, Context(store, replace(small.settings, store=store.root), Quiet())
     ).is_dir()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from pathlib import Path
 from typing import Any, cast
@@ -14,10 +13,11 @@ from imagegen.core.context import Context
 from imagegen.core.progress import Meter, Quiet
 from imagegen.core.store import Store
 from imagegen.image import layers
-from imagegen.image.inventory import subjects as cell
+from imagegen.image.base import debian
+from imagegen.image.inventory import scans as cell
 from imagegen.image.layers import LayerStack, RemoteLayers, resolve_layers
 from imagegen.image.layers.gzip_layers import compress_with_gzip
-from imagegen.image.layers.image import description, read_description
+from imagegen.image.layers.layers_document import description, read_description
 from imagegen.image.layers.plan import plan
 from imagegen.lock import read
 from imagegen.oci import registry
@@ -51,7 +51,7 @@ def test_a_layer_with_an_sdist_is_made_on_an_empty_store(
     def refused(*_: Any) -> Any:
         raise AssertionError("mmdebstrap is not needed")
 
-    monkeypatch.setattr(importlib.import_module("imagegen.image.base.build"), "_build", refused)
+    monkeypatch.setattr(debian, "_build", refused)
     remote = RemoteLayers(cast("registry.Repository", Source()), elsewhere, described.gzip_by_key)
     sources = resolve_layers(lock, empty, remote)
     stack = LayerStack(sources)

@@ -16,7 +16,8 @@ import uv
 import zstandard
 
 from imagegen.core.store import Store
-from imagegen.image.layers.layer import Compiler, wheels_layer
+from imagegen.image.layers.byte_code import Compiler
+from imagegen.image.layers.layer import wheels_layer
 from imagegen.image.layers.plan import LayerPlan
 from imagegen.lock.model import Lock, LockedBase, LockedFile, LockedInterpreter, LockedWheel
 from imagegen.oci.documents import digest_of

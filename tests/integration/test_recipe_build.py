@@ -25,10 +25,10 @@ from imagegen.audit.readers.installation import pyc_path
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, images
 from imagegen.engine import Engine
-from imagegen.image import dockerfile as recipe
-from imagegen.image.layers import environment
-from imagegen.image.layers import plan as support
-from imagegen.image.layers.image import labels
+from imagegen.image import dockerfile
+from imagegen.image.folder import write_bake
+from imagegen.image.layers import environment, support
+from imagegen.image.layers.image_config import labels
 from imagegen.lock.model import Lock
 from imagegen.run.smoke import runner as smoke_checks
 from imagegen.spec.model import EnvVar
@@ -164,7 +164,7 @@ def test_values_arrive_as_they_are(engine: Engine, busybox: bytes, cleaned: list
     env += (EnvVar("Y", "$HOME is \"$(pwd)\" or '`id`' in C:\\new\\", "It ends as a line goes on. \\"),)
     wheels = tuple(replace(LOCK.wheels[0], name=f"x{n}", because=f"{piece}\\") for n, piece in enumerate(VISIBLE))
     locked = replace(LOCK, env=env, wheels=wheels)
-    rendered = recipe.render(locked, f"imagegen-test-{secrets.token_hex(4)}:1")
+    rendered = dockerfile.render(locked, f"imagegen-test-{secrets.token_hex(4)}:1")
     tag = re.findall(r" -t (\S+)", rendered.arguments)[0]
     cleaned.append(tag)
     head, run, tail = rendered.dockerfile.partition("RUN --mount=type=bind")
@@ -189,7 +189,7 @@ def test_values_arrive_as_they_are(engine: Engine, busybox: bytes, cleaned: list
     assert config["Labels"] == labels(locked)
 
     engine.client.images.remove(tag)
-    recipe.write_bake(tmp_path, {"cell": rendered})
+    write_bake(tmp_path, {"cell": rendered})
     paste(engine.buildx_line("bake"), shell, tmp_path)
     assert engine.client.images.get(tag).attrs["Config"] == config
     assert (config["Cmd"], config["WorkingDir"]) == (["/bin/bash"], "/workspace")

@@ -22,8 +22,7 @@ from imagegen.core.context import Context
 from imagegen.core.progress import Counter, Progress, Quiet
 from imagegen.core.store import Store
 from imagegen.engine import Engine
-from imagegen.image import base, layers
-from imagegen.image import dockerfile as recipe
+from imagegen.image import base, dockerfile, folder, layers
 from imagegen.lock.builds import keyed
 from imagegen.lock.foundation import LockedBase
 from imagegen.lock.model import Lock, LockedBuild, LockedFile, LockedWheel
@@ -253,8 +252,8 @@ def test_on_a_base_with_a_compiler_and_by_the_dockerfile_alone(
     assert answer(engine, tag) == b"42\n"
 
     # The Dockerfile compiles it too, without imagegen: one file at a time, in stages of its own.
-    rendered = recipe.render(locked, tag)
-    recipe.write(rendered, locked, recipes_of(locked.builds[0]), tmp_path / "plain", Context(store, settings, Quiet()))
+    rendered = dockerfile.render(locked, tag)
+    folder.write(rendered, locked, recipes_of(locked.builds[0]), tmp_path / "plain", Context(store, settings, Quiet()))
     plain = re.findall(r" -t (\S+)", rendered.arguments)[0]
     cleaned.append(plain)
     paste(engine.buildx_line(rendered.arguments), shell, tmp_path / "plain")

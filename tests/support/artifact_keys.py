@@ -22,13 +22,14 @@ from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.git import source_tree
 from imagegen.core.progress import Quiet
-from imagegen.image import base, dockerfile, inputs
-from imagegen.image.base import fetch as debian_files
-from imagegen.image.base import image as registry_base
-from imagegen.image.inventory import subjects
-from imagegen.image.layers import gzip_layers, layer, plan, scan, sources
-from imagegen.image.layers.assemble import _memory_key, record_contradictions, recorded_image
-from imagegen.image.layers.image import base_image, description
+from imagegen.image import base, build_spec, dockerfile, file_tree
+from imagegen.image.base import fetch, registry_image
+from imagegen.image.inventory import cell_subject, scans
+from imagegen.image.layers import assembly, base_layers, gzip_layers, layer, ownership, plan, scan, sources, support
+from imagegen.image.layers.assembly import _memory_key
+from imagegen.image.layers.image_config import base_image
+from imagegen.image.layers.layers_document import description
+from imagegen.image.layers.record import record_contradictions, recorded_image
 from imagegen.lock import builds as build_keys
 from imagegen.lock import dumps, dumps_attached, inputs_hash, local_tags, sdist
 from imagegen.lock.file import contents_hash
@@ -96,7 +97,7 @@ def digest_of_text(text: str | bytes) -> str:
 def _constants() -> Iterator[None]:
     with (
         mock.patch.object(layer, "CODEC", _CODEC),
-        mock.patch.object(sys.modules[recorded_image.__module__], "CODEC", _CODEC),
+        mock.patch.object(assembly, "CODEC", _CODEC),
         mock.patch.object(sys.modules[description.__module__], "CODEC", _CODEC),
         mock.patch.object(audit, "_audit_digest", return_value="the programs of the audit"),
     ):
@@ -122,27 +123,27 @@ def _foundation(lock: Lock) -> dict[str, list[str]]:
         "base": [base.key(lock.base)],
         "base of byte-code": [base.key(lock.bytecode_base)] if lock.bytecode_base else [],
         "base image": [lock.base.content.digest, _published_key(lock)] if lock.base.content else [],
-        "base packages listed by mirrors": [debian_files.listing(debs) for debs in (lock.base.debs, *added)],
+        "base packages listed by mirrors": [fetch.listing(debs) for debs in (lock.base.debs, *added)],
         "packages": [base.packages_key(below.added, base.key(lock.base))] if below.added else [],
-        "base and packages": [inputs.bottom_key(below)],
-        "file tree": [inputs.tree_key(below)],
+        "base and packages": [file_tree.bottom_key(below)],
+        "file tree": [file_tree.tree_key(below)],
         "interpreter": [interpreter_key(lock.interpreter)],
         "interpreter layer": [plan.interpreter_layer_key(lock)],
         "foundation comparison": [key for key in _foundation_keys(below).values() if isinstance(key, str)],
-        "system scan": [subjects.system_key(lock)],
+        "system scan": [cell_subject.system_key(lock)],
     }
 
 
 def _wheel_keys(lock: Lock) -> dict[str, list[str]]:
     wheels = lock.distinct_wheels
     python = lock.python
-    workshop = inputs.sdist_builder(lock.foundation, cast("Context", SimpleNamespace(store=None, progress=Quiet())))
+    workshop = file_tree.sdist_builder(lock.foundation, cast("Context", SimpleNamespace(store=None, progress=Quiet())))
     built = [wheel for wheel in wheels if wheel.sdist]
     return {
         "wheels": [_identity(wheel) for wheel in wheels],
         "wheel scans": [scan.scan_key(wheel, python) for wheel in wheels],
-        "wheel contents": [scan._key(wheel, python) for wheel in wheels],
-        "audit records": [key for _, key in subjects._keys(lock)],
+        "wheel contents": [ownership._key(wheel, python) for wheel in wheels],
+        "audit records": [key for _, key in scans._keys(lock)],
         "patched wheels": [
             " ".join([_identity(wheel), wheel.original.sha256, *(patch.sha256 for patch in wheel.patches)])
             for wheel in wheels
@@ -163,7 +164,7 @@ def _build_keys(lock: Lock) -> dict[str, list[str]]:
         "builder": [build_keys.builder()] if locked else [],
         "builds": [build.key for _, build in locked],
         "builds computed": [build_keys.key_of(build, own) for own, build in locked],
-        "build caches": [dockerfile.cache_of(build) for _, build in locked],
+        "build caches": [build_spec.cache_of(build) for _, build in locked],
         "build tags": [tag(build.key) for _, build in locked],
         "build costs": [_key(build) for _, build in locked],
         "build archives of commits": [_archive_key(build) for _, build in locked if build.git],
@@ -174,7 +175,7 @@ def _build_keys(lock: Lock) -> dict[str, list[str]]:
 
 
 def _toolchain_lines(lock: Lock) -> list[str]:
-    below = dockerfile.toolchain(lock)
+    below = build_spec.toolchain(lock)
     return [inputs_hash(below), *layer_lines(below)]
 
 
@@ -188,7 +189,7 @@ def _layer_keys(lock: Lock) -> dict[str, list[str]]:
             for wheel in part.wheels
             for absent in ((), ("/b", "/a"))
         ],
-        "support files": [" ".join(row) for row in plan.support_identity(lock)],
+        "support files": [" ".join(row) for row in support.support_identity(lock)],
         "support byte-code": [plan.bytecode_key(lock)],
         "copied files": [plan.files_key(lock)],
         "loader cache": [plan.loader_key(lock)],
@@ -197,7 +198,7 @@ def _layer_keys(lock: Lock) -> dict[str, list[str]]:
 
 def _image_keys(lock: Lock) -> dict[str, list[str]]:
     recorded = recorded_image(lock)
-    below = recorded.layers[: len(sources.plan_base(lock))]
+    below = recorded.layers[: len(base_layers.plan_base(lock))]
     return {
         "image remembered": [_memory_key(lock)],
         "image": [recorded.digest],
@@ -280,9 +281,9 @@ def _archive_key(package: LockedWheel | LockedBuild) -> str:
 
 def _published_key(lock: Lock) -> str:
     """Return the key under which a store remembers that a registry has the base as it is locked."""
-    with mock.patch.object(registry_base, "_CONFIRMED", SimpleNamespace(get=lambda _, key: _raise_key(key))):
+    with mock.patch.object(registry_image, "_CONFIRMED", SimpleNamespace(get=lambda _, key: _raise_key(key))):
         context = Context(cast("Any", None), cast("Settings", None), Quiet())
-        return _captured(lambda: registry_base.require_published(lock.base, lock.platform, context))
+        return _captured(lambda: registry_image.require_published(lock.base, lock.platform, context))
 
 
 def _raise_key(key: str) -> NoReturn:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +14,6 @@ from imagegen.lock.model import Lock, LockedBase, LockedFile, LockedWheel
 from imagegen.spec.model import Cell, Declarations
 from tests.support.interpreters import LOCKED
 from tests.support.wheels import make_wheel
-
-assembling = importlib.import_module("imagegen.image.layers.assemble")  # the package's own `assemble` is the function
 
 
 class HostSandbox:

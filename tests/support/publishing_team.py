@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,7 +22,8 @@ from imagegen.core.context import Context
 from imagegen.core.net import Client
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.image.layers import layer
+from imagegen.image import base as image_base
+from imagegen.image.layers import byte_code
 from imagegen.image.layers.sources import previously_built_layers
 from imagegen.lock.model import Lock, LockedBase, LockedFile, LockedWheel
 from imagegen.oci.documents import LayerDescriptor
@@ -38,8 +38,6 @@ from tests.support.layer_inputs import HostSandbox
 from tests.support.publish_engines import AXES, CELL, Engines
 from tests.support.registry_server_writes import Writable
 from tests.support.wheels import make_wheel
-
-assembling = importlib.import_module("imagegen.image.layers.assemble")  # the package's own `assemble` is the function
 
 OTHER = "other"
 
@@ -63,16 +61,16 @@ def stand_in_engines(monkeypatch: pytest.MonkeyPatch) -> Engines:
 def team_at(registry: Writable, engines: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Team:
     """Return a team without members, whose bases and sandboxes are stand-ins."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setattr(layer, "Sandbox", HostSandbox)
+    monkeypatch.setattr(byte_code, "Sandbox", HostSandbox)
     made: list[Store] = []
 
     def build(_: object, context: Context) -> LayerDescriptor:
         made.append(context.store)
         return LayerDescriptor.of_tar(context.store.write(bytes(1024)), 1024)
 
-    monkeypatch.setattr(assembling.base, "build", build)
+    monkeypatch.setattr(image_base, "build", build)
     (tmp_path / "rootfs").mkdir()
-    monkeypatch.setattr(assembling.base, "rootfs", lambda *_: tmp_path / "rootfs")
+    monkeypatch.setattr(image_base, "rootfs", lambda *_: tmp_path / "rootfs")
     return Team(tmp_path, registry, made)
 
 

@@ -23,7 +23,7 @@ from imagegen.core.store import Store
 from imagegen.image import base as bases
 from imagegen.image.layers import Layer
 from imagegen.image.layers.codec import CODEC
-from imagegen.image.layers.image import LayersDocument, dump
+from imagegen.image.layers.layers_document import LayersDocument, dump
 from imagegen.lock.model import Lock
 from imagegen.oci.documents import ZSTD_TYPE
 from imagegen.trust import statement

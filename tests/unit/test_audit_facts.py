@@ -25,7 +25,7 @@ from imagegen.audit.model import (
     Package,
     SystemLibraries,
 )
-from imagegen.image.inventory.system import from_directories
+from imagegen.image.inventory.libraries import from_directories
 from tests.support.elf_files import AARCH64, make_cubin, make_elf, make_fatbin
 from tests.support.file_trees import To, on_disk
 

@@ -18,9 +18,9 @@ from imagegen.core.errors import BaseError
 from imagegen.core.image_format import EPOCH
 from imagegen.core.layer_tar import Allowance
 from imagegen.core.store import Store
-from imagegen.image.base import normalise
-from imagegen.image.base.image import unpack
-from imagegen.image.base.normalise import snapshot, write_difference
+from imagegen.image.base import difference
+from imagegen.image.base.difference import snapshot, write_difference
+from imagegen.image.base.unpack import unpack
 from imagegen.oci.documents import LayerDescriptor, digest_of
 
 TAR = "application/vnd.oci.image.layer.v1.tar"
@@ -185,7 +185,7 @@ def test_more_than_a_layer_holds_is_refused(tmp_path: Path) -> None:
 def test_more_files_or_names_than_an_image_has_are_refused(
     bound: str, value: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(normalise, "Allowance", partial(Allowance, **{bound: value}))
+    monkeypatch.setattr(difference, "Allowance", partial(Allowance, **{bound: value}))
     folder = tmp_path / ("d" * 200)
     folder.mkdir()
     (folder / "a").touch()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import BaseError, Location
-from imagegen.image.base.fetch import (
+from imagegen.image.base.sources_list import (
     AptSuite,
     keys_of,
     parse_deb822,

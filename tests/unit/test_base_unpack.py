@@ -21,8 +21,8 @@ from imagegen.core import layer_tar
 from imagegen.core.errors import BaseError
 from imagegen.core.layer_tar import Allowance
 from imagegen.core.store import Store
-from imagegen.image.base import image as unpacking
-from imagegen.image.base.image import inside, unpack, verify
+from imagegen.image.base import unpack as unpacking
+from imagegen.image.base.unpack import inside, unpack, verify
 from imagegen.oci.documents import LayerDescriptor
 from tests.support.errors import raises
 from tests.support.hostile_names import NAMES

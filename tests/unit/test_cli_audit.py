@@ -11,7 +11,7 @@ import pytest
 from imagegen.app.audit_subjects import lock_source
 from imagegen.audit.finding_texts import catalogue
 from imagegen.audit.model import CodeGroup, CodeTarget, Elf, File, Package, Subject
-from imagegen.image.inventory import subjects as installed
+from imagegen.image.inventory import site_subject
 from tests.support.command_line import Run
 from tests.support.golden import Golden
 
@@ -137,7 +137,7 @@ def test_warnings_are_printed_and_do_not_count(run: Run, site: Path, tmp_path: P
 def test_an_error_is_exit_code_1(run: Run, site: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:
     code = CodeGroup((CodeTarget("sass", 90),), 1, (100,))
     package = Package("odd", "1.0", {"odd/_C.abi3.so": File(500, elf=Elf(machine=62), code=(code,))})
-    monkeypatch.setattr(installed, "site_subject", lambda *_, **__: Subject("made up", (package,)))
+    monkeypatch.setattr(site_subject, "site_subject", lambda *_, **__: Subject("made up", (package,)))
     for options, exit_code in ((["--gpu", "H100"], 0), (["--gpu", "blackwell", "--json"], 1)):
         assert run("audit", "--site-packages", str(site), *options).code == exit_code
     lines = run("audit", "--site-packages", str(site), "--gpu", "sm_120").out.splitlines()

@@ -14,7 +14,7 @@ import zstandard
 
 from imagegen.core.errors import LockError
 from imagegen.core.store import Store
-from imagegen.image import dockerfile as recipe
+from imagegen.image import dockerfile
 from imagegen.image.layers.layer import files_layer
 from imagegen.image.layers.plan import FILES, plan
 from imagegen.lock import contradictions, dumps
@@ -168,7 +168,7 @@ def test_only_the_layer_of_the_files_changes_with_them(tmp_path: Path) -> None:
 
 
 def test_a_rendered_dockerfile_copies_the_files(tmp_path: Path) -> None:
-    lines = recipe.render(Project(tmp_path).lock(), "tiny:test").dockerfile.splitlines()
+    lines = dockerfile.render(Project(tmp_path).lock(), "tiny:test").dockerfile.splitlines()
     copied = [line for line in lines if line.startswith("COPY files")]
     assert copied == ["COPY files/etc/own.conf /etc/own.conf", "COPY files/srv/data /srv/data/"]
 

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.errors import Location
-from imagegen.image.layers import image, keep_record, record_of, recorded_image
-from imagegen.image.layers.image import labels
-from imagegen.image.layers.plan import HEAVY, plan, support_files, support_links
+from imagegen.image.layers import keep_record, record_of, recorded_image
+from imagegen.image.layers.image_config import image, labels
+from imagegen.image.layers.plan import HEAVY, plan
 from imagegen.image.layers.sources import plan_layers
+from imagegen.image.layers.support import support_files, support_links
 from imagegen.lock import dumps, dumps_attached, inputs_hash, loads_attached, loads_combined
 from imagegen.lock.environments import shared_wheels, with_locks
 from imagegen.lock.file import LockErrors

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from imagegen.image import dockerfile as recipe
-from imagegen.image.layers.image import image, labels
-from imagegen.image.layers.plan import ENTRYPOINT
+from imagegen.image import dockerfile
+from imagegen.image.layers.image_config import image, labels
+from imagegen.image.layers.support import ENTRYPOINT
 from imagegen.lock import contradictions, dumps
 from imagegen.lock.file import loads
 from imagegen.lock.model import Lock
@@ -73,7 +73,7 @@ def test_search_paths_of_the_base_are_kept_after_the_locks(
     lock = replace(LOCK, base=registry, env=tuple(EnvVar(*variable, "b") for variable in own.items()))
     variables = dict(line.partition("=")[::2] for line in config(lock)["Env"])
     assert expected.items() <= variables.items()
-    rendered = recipe.render(lock, "tiny:test").dockerfile
+    rendered = dockerfile.render(lock, "tiny:test").dockerfile
     assert all(f'{name}="{value}"' in rendered for name, value in expected.items())
 
 
@@ -87,7 +87,7 @@ def test_fields_are_read_back_from_a_lock() -> None:
 
 
 def test_a_rendered_dockerfile_has_the_fields_with_literal_values() -> None:
-    lines = recipe.render(FULL, "tiny:test").dockerfile.splitlines()
+    lines = dockerfile.render(FULL, "tiny:test").dockerfile.splitlines()
     assert {"EXPOSE 4791/udp", "EXPOSE 8265/tcp", "USER 7", 'CMD ["$HOME"]'} <= set(lines)
     assert r'LABEL com.example.team="a \"b\" \$c"' in lines
     assert rf'ENTRYPOINT ["{ENTRYPOINT}", "sh", "-c", "echo \"$0\" \\"]' in lines

@@ -14,8 +14,8 @@ from imagegen.core.errors import FetchError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.core.store.upkeep import blobs
-from imagegen.image.inventory import subjects as cells
-from imagegen.image.inventory.subjects import import_scans, known_scans
+from imagegen.image.inventory import cell_subject
+from imagegen.image.inventory.scans import import_scans, known_scans
 from imagegen.image.layers import scan
 from imagegen.lock.model import FileConflict, Lock, LockedGpus
 from imagegen.oci.documents import digest_of
@@ -35,7 +35,7 @@ def lock(store: Store, tmp_path: Path) -> Lock:
 @pytest.fixture
 def facts(lock: Lock, store: Store, settings: Settings, rootfs: Path) -> dict[str, bytes]:
     assert rootfs
-    cells.cell_subject(lock, cell_of("13.0"), Context(store, settings, Quiet()))
+    cell_subject.cell_subject(lock, cell_of("13.0"), Context(store, settings, Quiet()))
     return known_scans(lock, store)
 
 
@@ -48,11 +48,11 @@ def test_an_audit_on_an_empty_store_is_the_audit_with_the_wheels(
     lock: Lock, facts: dict[str, bytes], store: Store, empty: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cell = cell_of("13.0", one=("one",))
-    expected = cells.cell_subject(lock, cell, Context(store, settings, Quiet()))
+    expected = cell_subject.cell_subject(lock, cell, Context(store, settings, Quiet()))
     import_scans(lock, empty, facts, facts.get)
-    monkeypatch.setattr("imagegen.image.inventory.subjects.inputs.fetch_each", None)
-    monkeypatch.setattr("imagegen.image.inventory.subjects.inputs.tree", None)
-    found = cells.cell_subject(lock, cell, Context(empty, settings, Quiet()))
+    monkeypatch.setattr("imagegen.image.inventory.cell_subject.inputs.fetch_each", None)
+    monkeypatch.setattr("imagegen.image.inventory.cell_subject.file_tree.tree", None)
+    found = cell_subject.cell_subject(lock, cell, Context(empty, settings, Quiet()))
     assert found == expected
     report = audit(found)
     assert report == audit(expected)

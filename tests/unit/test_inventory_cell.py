@@ -12,7 +12,7 @@ from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.image.inventory import subjects as cells
+from imagegen.image.inventory import cell_subject
 from imagegen.lock.model import FileConflict, LockedGpus
 from tests.support.elf_files import make_elf
 from tests.support.golden import Golden
@@ -31,7 +31,9 @@ def test_a_subject_is_what_the_image_would_hold(
         FileConflict("tool-is-twos", "two", ("one",), "/opt/venv/bin/*", "b"),
     )
     lock = replace(lock_of(one, two), file_conflicts=file_conflicts, gpu=LockedGpus(("9.0",), "580.65.06"))
-    subject = cells.cell_subject(lock, cell_of("13.0", one=("one", "one.deep")), Context(store, settings, Quiet()))
+    subject = cell_subject.cell_subject(
+        lock, cell_of("13.0", one=("one", "one.deep")), Context(store, settings, Quiet())
+    )
     assert (subject.name, subject.python, subject.driver, subject.gpus) == (lock.cell, "3.11", "580.65.06", (GPU,))
     assert subject.cuda is True
     assert [(package.name, package.imports) for package in subject.packages] == [
@@ -46,18 +48,18 @@ def test_a_subject_is_what_the_image_would_hold(
     assert subject.system
     assert subject.system.paths["libc.so.6"] == "/lib/libc.so.6"
     assert subject.system.interpreter
-    assert cells.cell_subject(lock_of(one), cell_of(None), Context(store, settings, Quiet())).cuda is False
+    assert cell_subject.cell_subject(lock_of(one), cell_of(None), Context(store, settings, Quiet())).cuda is False
 
 
 def test_nothing_is_read_twice(
     store: Store, tmp_path: Path, settings: Settings, rootfs: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     lock = lock_of(locked(store, tmp_path, "one", {"one.so": make_elf()}))
-    subject = cells.cell_subject(lock, cell_of(None), Context(store, settings, Quiet()))
+    subject = cell_subject.cell_subject(lock, cell_of(None), Context(store, settings, Quiet()))
     store.path(lock.wheels[0].file.digest).unlink()
     monkeypatch.setattr("imagegen.image.base.rootfs", None)
-    assert cells.cell_subject(lock, cell_of(None), Context(store, settings, Quiet())) == subject
-    golden.check(cells.blobs(lock, store).values())
+    assert cell_subject.cell_subject(lock, cell_of(None), Context(store, settings, Quiet())) == subject
+    golden.check(cell_subject.blobs(lock, store).values())
 
 
 @pytest.mark.usefixtures("rootfs")
@@ -68,7 +70,7 @@ def test_what_a_wheel_says_of_itself_is_known(store: Store, tmp_path: Path, sett
         "WHEEL": WHEEL + "Tag: py2-none-any\n",
     }
     wheel = locked(store, tmp_path, "one", {}, metadata)
-    (package,) = cells.cell_subject(lock_of(wheel), cell_of(None), Context(store, settings, Quiet())).packages
+    (package,) = cell_subject.cell_subject(lock_of(wheel), cell_of(None), Context(store, settings, Quiet())).packages
     assert package.requires == ("torch (==2)", "ray")
     assert package.tags == ("py3-none-any", "py2-none-any")
     assert package.licence.expression == "MIT"
@@ -83,7 +85,7 @@ def test_what_dpkg_says_of_a_base_is_known(store: Store, tmp_path: Path, setting
     (rootfs / "etc/os-release").write_text('ID=ubuntu\nVERSION_ID="22.04"\nVERSION_CODENAME=jammy\n')
     lock = lock_of(locked(store, tmp_path, "one", {}))
     for _ in range(2):  # read, and remembered
-        system = cells.cell_subject(lock, cell_of(None), Context(store, settings, Quiet())).system
+        system = cell_subject.cell_subject(lock, cell_of(None), Context(store, settings, Quiet())).system
         assert system
         assert system.debs == {"cpp": InstalledDeb("4:12", "amd64", "gcc-defaults", "1.2", None)}
         assert system.release == OsRelease("ubuntu", "22.04", "jammy")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from imagegen.audit.model import InstalledDeb, OsRelease
 from imagegen.image.inventory import system
-from imagegen.image.inventory.layers import Disk
+from imagegen.image.inventory.disk import Disk
 from tests.support.file_trees import To, on_disk
 
 STATUS = b"""\

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.image.inventory.tree import Environment, all_sites, environment_of_path, environment_of_program
+from imagegen.image.inventory.environments import Environment, all_sites, environment_of_path, environment_of_program
 from tests.support.file_trees import Things, To, below, layered, site_of
 
 DEMO = site_of(demo={"demo.py": b""})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from imagegen.audit.model import CodeTarget
-from imagegen.image.inventory import layers
+from imagegen.image.inventory import disk
 from imagegen.image.inventory.tree import Regular
 from tests.support.elf_files import make_elf
 from tests.support.golden import Golden
@@ -18,7 +18,7 @@ def test_each_file_is_scanned_for_itself(tmp_path: Path, golden: Golden) -> None
         (tmp_path / name).write_bytes(data)
     (tmp_path / "d").chmod(0o755)
     files = [(str(tmp_path / name), Regular(len(data))) for name, data in contents.items()]
-    found = layers.examined([*files, (str(tmp_path / "gone"), Regular(1))])
+    found = disk.examined([*files, (str(tmp_path / "gone"), Regular(1))])
     library, cubin, text_code, text, gone = (found[str(tmp_path / name)] for name in (*contents, "gone"))
     assert library.elf is not None
     assert (library.elf.undefined, library.elf.exported) == ({"f"}, {"g"})

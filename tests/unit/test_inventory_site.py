@@ -14,7 +14,7 @@ from imagegen.audit import contents
 from imagegen.audit.model import Package, Subject
 from imagegen.core.errors import UsageError
 from imagegen.core.progress import Quiet
-from imagegen.image.inventory import subjects as site
+from imagegen.image.inventory import site_subject
 from tests.support.elf_files import make_elf
 from tests.support.file_trees import Things, To, below, on_disk, site_of
 from tests.support.golden import Golden
@@ -33,7 +33,7 @@ class Said(Quiet):
 
 def audited(root: Path, tree: Things, directory: str = VENV, said: Said | None = None) -> Subject:
     on_disk(root, tree)
-    return site.site_subject(root / directory, (), said or Said())
+    return site_subject.site_subject(root / directory, (), said or Said())
 
 
 def by_name(subject: Subject) -> Mapping[str, Package]:
@@ -204,7 +204,7 @@ def test_what_lies_in_an_environment_is_taken_for_what_it_is(tmp_path: Path) -> 
 def test_where_nothing_is_installed_is_an_error(directory: str, why: str, tmp_path: Path) -> None:
     on_disk(tmp_path, {**below(VENV, site_of(demo={"demo.py": b""})), "loop": To("loop")})
     with pytest.raises(UsageError, match=why) as raised:
-        site.site_subject(tmp_path / directory, (), Said())
+        site_subject.site_subject(tmp_path / directory, (), Said())
     assert directory or str(raised.value.fix).endswith(VENV)
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.audit.model import SystemLibraries
-from imagegen.image.inventory import system
-from imagegen.image.inventory.layers import Disk
+from imagegen.image.inventory import libraries
+from imagegen.image.inventory.disk import Disk
 from imagegen.image.inventory.tree import Directory, place, walk
 from tests.support.elf_files import AARCH64, make_elf
 from tests.support.file_trees import Things, To, layered, on_disk
@@ -26,8 +26,10 @@ def library(name: str, **more: object) -> bytes:
 
 def systems(tmp_path: Path, tree: Things, interpreter: str | None = None, **environment: str) -> SystemLibraries:
     """Return what is found on disk, and check that the tar gives the same."""
-    found = system.from_directories(on_disk(tmp_path / "root", tree), environment=environment, interpreter=interpreter)
-    assert system.of(layered(tmp_path, tree), environment=environment, interpreter=interpreter) == found
+    found = libraries.from_directories(
+        on_disk(tmp_path / "root", tree), environment=environment, interpreter=interpreter
+    )
+    assert libraries.of(layered(tmp_path, tree), environment=environment, interpreter=interpreter) == found
     return found
 
 
@@ -154,4 +156,4 @@ def test_a_tar_and_a_disk_with_the_same_tree_are_one(
                 assert disk.look(found) == tar.look(found)
                 assert isinstance(disk.look(found), Directory) == Path(f"{scratch}/root{found}").is_dir()
         environment = {"LD_LIBRARY_PATH": ":".join(f"/{each}" for each in requested)}
-        assert system.of(disk, environment=environment) == system.of(tar, environment=environment)
+        assert libraries.of(disk, environment=environment) == libraries.of(tar, environment=environment)

@@ -17,7 +17,7 @@ from imagegen.core.layer_tar import Allowance
 from imagegen.core.layer_tree import MemberKind, MergedTree, SymbolicLink, whiteout_of
 from imagegen.core.store import Store
 from imagegen.export import read_tree
-from imagegen.image.base.image import unpack
+from imagegen.image.base.unpack import unpack
 from imagegen.image.inventory.layers import LayeredTree, read_layer
 from imagegen.image.inventory.tree import Directory, Regular
 from imagegen.image.layers import Layer

@@ -15,13 +15,7 @@ from imagegen.core.errors import TrustError
 from imagegen.core.store.cache import StoredBlob
 from imagegen.image.layers import Layer
 from imagegen.image.layers.codec import CODEC, GZIP
-from imagegen.image.layers.image import (
-    MAX_DOCUMENT,
-    CompressedBlobs,
-    LayersDocument,
-    dump,
-    read_description,
-)
+from imagegen.image.layers.layers_document import MAX_DOCUMENT, CompressedBlobs, LayersDocument, dump, read_description
 from imagegen.oci.documents import GZIP_TYPE, ZSTD_TYPE
 
 ONE, TWO = (f"sha256:{digit * 64}" for digit in "12")

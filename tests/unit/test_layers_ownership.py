@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.core.errors import LockError
-from imagegen.image.layers.scan import OwnershipErrors, left_out, losers
+from imagegen.image.layers.ownership import OwnershipErrors, left_out, losers
 from imagegen.lock import file as lock_file
 from imagegen.lock import freshness
 from imagegen.lock.model import FileConflict, Lock, LockedBase, LockedFile, LockedWheel, file_conflicts_among

@@ -23,12 +23,13 @@ from imagegen.core.context import Context
 from imagegen.core.errors import Location
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.image import dockerfile as recipe
-from imagegen.image.inventory.subjects import cell_subject
+from imagegen.image import dockerfile
+from imagegen.image.inventory.cell_subject import cell_subject
 from imagegen.image.layers import loader, loader_cache
 from imagegen.image.layers.layer import loader_layer
 from imagegen.image.layers.loader_cache import CacheEntry, LoaderCache
-from imagegen.image.layers.plan import LOADER, loader_configuration, plan
+from imagegen.image.layers.plan import LOADER, plan
+from imagegen.image.layers.support import loader_configuration
 from imagegen.lock import contradictions, dumps
 from imagegen.lock.file import loads
 from imagegen.lock.model import CopiedFile, Lock, LockedCopy
@@ -103,10 +104,10 @@ def test_a_malformed_directory_is_an_error_with_its_line(path: str, tmp_path: Pa
 
 
 def test_the_dockerfile_writes_the_same_configuration() -> None:
-    text = recipe.render(DECLARED, "tiny:test").dockerfile
+    text = dockerfile.render(DECLARED, "tiny:test").dockerfile
     begin = 'COPY <<"LDCONFIG" /etc/ld.so.conf.d/00-imagegen.conf\n'
     assert text.partition(begin)[2].partition("LDCONFIG\nRUN ldconfig\n")[0] == loader_configuration(DECLARED)
-    assert "ldconfig" not in recipe.render(LOCK, "tiny:test").dockerfile
+    assert "ldconfig" not in dockerfile.render(LOCK, "tiny:test").dockerfile
 
 
 def test_the_sbom_names_the_directories() -> None:

@@ -14,11 +14,10 @@ from imagegen.compare.difference import difference
 from imagegen.compare.operands import of_lock
 from imagegen.core.errors import BaseError, LockError
 from imagegen.core.store import Store
-from imagegen.image import base
-from imagegen.image import dockerfile as recipe
-from imagegen.image.base.build import verify_status
+from imagegen.image import base, dockerfile
+from imagegen.image.base.packages_layer import verify_status
 from imagegen.image.inputs import contents
-from imagegen.image.layers import sources
+from imagegen.image.layers import base_layers
 from imagegen.lock import contradictions, dumps, stale
 from imagegen.lock.file import loads
 from imagegen.lock.foundation import LockedArchive
@@ -118,9 +117,9 @@ bases:
 
 
 def test_the_layer_lies_between_base_and_venv_and_its_key_covers_both() -> None:
-    names = [part.name for part in sources.plan_base(WITH)]
+    names = [part.name for part in base_layers.plan_base(WITH)]
     assert names == ["base", "packages"]
-    assert [part.name for part in sources.plan_base(replace(WITH, added=replace(ADDED, debs=())))] == ["base"]
+    assert [part.name for part in base_layers.plan_base(replace(WITH, added=replace(ADDED, debs=())))] == ["base"]
     key = base.packages_key(ADDED, base.key(LOCK.base))
     assert base.packages_key(replace(ADDED, requested={}, archives=()), base.key(LOCK.base)) == key
     assert base.packages_key(ADDED, "sha256:" + "0" * 64) != key
@@ -168,11 +167,11 @@ def test_dpkg_must_have_exactly_the_locked_packages_afterwards() -> None:
 
 
 def test_the_dockerfile_installs_the_same_files_by_hash() -> None:
-    rendered = recipe.render(WITH, "tiny:1")
+    rendered = dockerfile.render(WITH, "tiny:1")
     assert rendered.contexts["packages"] == "./packages"
     assert f"{FLAT.sha256}  /mnt/packages/libnccl2.deb" in rendered.dockerfile
     assert "FROM base AS packaged\n" in rendered.dockerfile
     assert "FROM packaged\n" in rendered.dockerfile
-    plain = recipe.render(LOCK, "tiny:1")
+    plain = dockerfile.render(LOCK, "tiny:1")
     assert "packages" not in plain.contexts
     assert "packaged" not in plain.dockerfile

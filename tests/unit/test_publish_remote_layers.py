@@ -13,8 +13,9 @@ import pytest
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.core.types import Compression
-from imagegen.image.layers import Image, Layer, RemoteLayers, image
-from imagegen.image.layers.image import description
+from imagegen.image.layers import Image, Layer, RemoteLayers
+from imagegen.image.layers.image_config import image
+from imagegen.image.layers.layers_document import description
 from imagegen.image.layers.sources import plan_layers
 from imagegen.oci.documents import GZIP_TYPE, ZSTD_TYPE, digest_of
 from imagegen.publish.remote_layers import AttachmentReader, find_remote_layers

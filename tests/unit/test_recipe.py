@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from imagegen import spec as matrix
 from imagegen.core.errors import LockError, MatrixErrors
-from imagegen.image import dockerfile as recipe
+from imagegen.image import dockerfile
 from imagegen.image.layers import environment
-from imagegen.image.layers.image import image, labels
+from imagegen.image.layers.image_config import image, labels
 from imagegen.lock import dumps, local_tags, main_versions
 from imagegen.lock.file import _render, _value, loads, lock_table
 from imagegen.lock.model import Lock
@@ -37,7 +37,7 @@ WITH_ENV = SMALL.replace("    gpus:", "    env: {A: {value: v, because: b}}\n   
 
 
 def render(lock: Lock) -> str:
-    return recipe.render(lock, TAG).dockerfile
+    return dockerfile.render(lock, TAG).dockerfile
 
 
 def test_the_text(golden: Callable[[str, str], None]) -> None:
@@ -45,7 +45,7 @@ def test_the_text(golden: Callable[[str, str], None]) -> None:
 
 
 def test_what_a_plain_build_cannot_fetch_comes_as_files() -> None:
-    rendered = recipe.render(LOCK, TAG)
+    rendered = dockerfile.render(LOCK, TAG)
     assert [each.name for each in rendered.wheels] == ["uv", "antlr4-python3-runtime", "torch"]
     assert f"#   docker buildx {rendered.arguments}\n" in rendered.dockerfile
     assert f" -t {TAG}-plain " in rendered.arguments
@@ -209,14 +209,14 @@ def test_no_field_of_a_lock_becomes_an_instruction(path: tuple[str | int, ...]) 
 
 @pytest.mark.parametrize("field", ["cell", "image"])
 def test_no_name_becomes_a_word_of_the_printed_command(field: str) -> None:
-    words = shlex.split(recipe.render(LOCK, TAG).arguments)
+    words = shlex.split(dockerfile.render(LOCK, TAG).arguments)
     place = words.index(f"{TAG}-plain")
     for piece in HOSTILE:
         try:
             lock = loads(dumps(replace(LOCK, **{field: f"tiny{piece}"})))  # type: ignore[arg-type]
         except LockError:
             continue
-        found = shlex.split(recipe.render(lock, local_tags(lock)[0]).arguments)
+        found = shlex.split(dockerfile.render(lock, local_tags(lock)[0]).arguments)
         assert re.fullmatch(r"imagegen/[a-z0-9._-]+:[a-z0-9._-]*-plain", found[place])
         assert [*found[:place], *found[place + 1 :]] == [*words[:place], *words[place + 1 :]]
 

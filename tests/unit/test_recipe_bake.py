@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.image import dockerfile as recipe
-from imagegen.image.dockerfile import bake
+from imagegen.image import dockerfile
+from imagegen.image.folder import bake, write_bake
 from tests.support.errors import raises
 from tests.support.tiny_lock import LOCK, TAG
 
-RENDERED = recipe.render(LOCK, TAG)
+RENDERED = dockerfile.render(LOCK, TAG)
 OTHER = replace(RENDERED, tag="imagegen/other:1-plain")
 
 
@@ -30,9 +30,9 @@ def test_the_file(golden: Callable[[str, str], None]) -> None:
 def test_what_was_rendered_before_stays_while_its_folder_is_there(tmp_path: Path) -> None:
     for name in ("a", "b", "gone"):
         (tmp_path / name).mkdir()
-        recipe.write_bake(tmp_path, {name: RENDERED})
+        write_bake(tmp_path, {name: RENDERED})
     (tmp_path / "gone").rmdir()
-    recipe.write_bake(tmp_path, {"a": OTHER})
+    write_bake(tmp_path, {"a": OTHER})
     found = read(tmp_path)
     assert found["group"]["default"]["targets"] == list(found["target"]) == ["a", "b"]
     assert (found["target"]["a"]["tags"], found["target"]["b"]["tags"]) == ([OTHER.tag], [RENDERED.tag])
@@ -42,5 +42,5 @@ def test_what_was_rendered_before_stays_while_its_folder_is_there(tmp_path: Path
 def test_a_file_of_another_program_is_left_alone(tmp_path: Path, text: str) -> None:
     (tmp_path / "docker-bake.json").write_text(text)
     with raises("store-foreign-file"):
-        recipe.write_bake(tmp_path, {"a": RENDERED})
+        write_bake(tmp_path, {"a": RENDERED})
     assert (tmp_path / "docker-bake.json").read_text() == text

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from imagegen.cli.commands import cli
-from imagegen.image.layers.image import LABEL
+from imagegen.image.layers.image_config import LABEL
 from imagegen.trust.documents import KINDS
 from imagegen.trust.provenance import BUILD_TYPE
 from tests.support.reference_pages import leaves, pages
@@ -51,7 +51,7 @@ def test_every_command_with_json_is_listed() -> None:
 
 
 def test_every_label_is_listed() -> None:
-    text = (ROOT / "imagegen/image/layers/image.py").read_text().replace("{LABEL}", LABEL)
+    text = (ROOT / "imagegen/image/layers/image_config.py").read_text().replace("{LABEL}", LABEL)
     names = {name.rstrip(".") for name in re.findall(r'"((?:dev\.imagegen|org\.opencontainers)\.[\w.]+)', text)}
     assert len(names) > 8
     assert names - {LABEL.rstrip(".")} == set(

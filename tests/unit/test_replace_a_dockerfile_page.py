@@ -11,8 +11,8 @@ from imagegen import spec as matrix
 from imagegen.audit.readers.installation import site_packages
 from imagegen.core.data import shipped
 from imagegen.core.store import Store
-from imagegen.image.layers.image import image
-from imagegen.image.layers.plan import ENTRYPOINT, loader_configuration
+from imagegen.image.layers.image_config import image
+from imagegen.image.layers.support import ENTRYPOINT, loader_configuration
 from imagegen.lock.make import copies, patches
 from imagegen.spec.model import Cell
 from tests.support.tiny_lock import LOCK

@@ -13,7 +13,8 @@ from imagegen.core import programs
 from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError
 from imagegen.core.progress import Progress, timed
-from imagegen.image.base.apt import Apt, official
+from imagegen.image.base.apt import Apt
+from imagegen.image.base.resolution import official
 from imagegen.lock.distributions import release
 
 _RELEASE = "trixie"

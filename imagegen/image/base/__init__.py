@@ -3,29 +3,24 @@
 The `debian` kind is a root file tree made by mmdebstrap from signed packages; the `registry` kind any image by digest.
 """
 
-from imagegen.image.base.apt import resolve, resolve_packages
-from imagegen.image.base.build import (
-    build,
+from imagegen.image.base.debian import build, fetch_files, key, missing, needed
+from imagegen.image.base.file_tree import PrebuiltBase, keep, merged_tree, rootfs
+from imagegen.image.base.packages_layer import (
     build_packages,
-    fetch_files,
     fetch_packages,
-    key,
-    missing,
     missing_packages,
-    needed,
     needed_packages,
     packages_built,
     packages_key,
 )
-from imagegen.image.base.image import fetch as fetch_layers
-from imagegen.image.base.image import require_published, verified
-from imagegen.image.base.rootfs import PrebuiltBase, keep, merged_tree, rootfs
-from imagegen.lock.foundation import LockedBase, LockedDeb, LockedPackages
+from imagegen.image.base.registry_image import fetch as fetch_layers
+from imagegen.image.base.registry_image import require_published
+from imagegen.image.base.resolution import resolve, resolve_packages
+from imagegen.image.base.unpack import verified
+from imagegen.lock.foundation import LockedBase
 
 __all__ = [
     "LockedBase",
-    "LockedDeb",
-    "LockedPackages",
     "PrebuiltBase",
     "build",
     "build_packages",

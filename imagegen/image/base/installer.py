@@ -24,9 +24,9 @@ from imagegen.core.image_format import EPOCH
 from imagegen.core.layer_tar import most_unpacked
 from imagegen.core.sandbox import Limits, first_id, run_to_end, visible
 from imagegen.core.store import Store
-from imagegen.image.base.apt import LONGEST_STATUS, STATUS
-from imagegen.image.base.image import ODD, inside, read_inside, unpack
-from imagegen.image.base.normalise import snapshot, write_difference
+from imagegen.image.base.difference import snapshot, write_difference
+from imagegen.image.base.resolution import LONGEST_STATUS, STATUS
+from imagegen.image.base.unpack import ODD, inside, read_inside, unpack
 from imagegen.oci.documents import LayerDescriptor
 
 _PACKAGES = "/tmp/packages"  # noqa: S108 - the sandbox's own /tmp

@@ -15,8 +15,9 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from imagegen.core.data import parse_json
+from imagegen.image.inventory.environments import Environment
 from imagegen.image.inventory.system import paragraphs, read_text
-from imagegen.image.inventory.tree import Environment, FileTree, Regular, join, place
+from imagegen.image.inventory.tree import FileTree, Regular, join, place
 
 _MAX_TEXT = 4 << 20  # bytes
 _MAX_STATUS = 64 << 20
@@ -102,14 +103,12 @@ def requested_debs(tree: FileTree, base_packages: Iterable[str]) -> RequestedDeb
     requested = [
         fields
         for name, fields in sorted(installed.items())
-        if name not in {*automatic, *needed, *base_packages} and not _is_minimal(fields)
+        if name not in {*automatic, *needed, *base_packages}
+        and fields.get("essential") != "yes"
+        and fields.get("priority") not in _MINIMAL
     ]
     is_nvidia = {paragraph["package"]: "nvidia" in paragraph.get("maintainer", "").lower() for paragraph in requested}
     return RequestedDebs(
         tuple(name for name, nvidia in is_nvidia.items() if not nvidia),
         tuple(name for name, nvidia in is_nvidia.items() if nvidia),
     )
-
-
-def _is_minimal(fields: Mapping[str, str]) -> bool:
-    return fields.get("essential") == "yes" or fields.get("priority") in _MINIMAL

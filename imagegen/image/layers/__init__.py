@@ -1,23 +1,18 @@
 """Locked wheels -> deterministic layers -> OCI image in the store."""
 
-from imagegen.image.layers.assemble import (
-    Size,
+from imagegen.image.layers.assembly import (
     assemble,
     assemble_base,
     built_digest,
     compare_with_record,
     ensure_layers,
-    keep_record,
-    layer_sizes,
-    package_sizes,
-    record_contradictions,
     record_of,
-    recorded_image,
-    shared,
     write_image,
 )
-from imagegen.image.layers.image import Image, environment, image
+from imagegen.image.layers.image_config import Image, environment, image
 from imagegen.image.layers.layer import Layer
+from imagegen.image.layers.record import keep_record, record_contradictions, recorded_image
+from imagegen.image.layers.sizes import Size, layer_sizes, package_sizes, shared
 from imagegen.image.layers.sources import LayerOrigin, LayerStack, RemoteLayers, resolve_layers
 
 __all__ = [

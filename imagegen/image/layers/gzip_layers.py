@@ -28,7 +28,7 @@ from imagegen.core.store import Store
 from imagegen.core.store.cache import BlobCache, StoredBlob
 from imagegen.core.text import counted
 from imagegen.image.layers.codec import GZIP, GZIP_BLOCK, GZIP_LEVEL
-from imagegen.image.layers.image import Image, image, keep
+from imagegen.image.layers.image_config import Image, image, keep
 from imagegen.image.layers.layer import Layer
 from imagegen.image.layers.plan import digest_of_json
 from imagegen.lock.model import Lock
@@ -91,7 +91,13 @@ def _compress(layer: Layer, store: Store, pool: ThreadPoolExecutor, ahead: int, 
         for future in waiting:
             blob.write(future.result())
         if (diff_id := f"sha256:{diff.hexdigest()}") != layer.diff_id:
-            raise _differs(layer, diff_id, store)
+            raise StoreError(
+                f"the contents of layer {layer.name} differ from its description",
+                code="store-layer-differs",
+                where=str(store.path(layer.digest)),
+                why=f"expected diff_id {layer.diff_id}, got {diff_id}",
+                fix="do not trust the signer that describes it; without that description the layer is built here",
+            )
         blob.write(struct.pack("<II", checksum, size & 0xFFFFFFFF))
         digest = blob.commit()
         _GZIPPED.put(store, _key(layer, GZIP), StoredBlob(digest, blob.size))
@@ -102,16 +108,6 @@ def _deflated(block: bytes, before: bytes, *, last: bool) -> bytes:
     """Return the block as a part of a deflate stream, in which `before` precedes it."""
     deflate = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, zdict=before)
     return deflate.compress(block) + deflate.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)
-
-
-def _differs(layer: Layer, diff_id: str, store: Store) -> StoreError:
-    return StoreError(
-        f"the contents of layer {layer.name} differ from its description",
-        code="store-layer-differs",
-        where=str(store.path(layer.digest)),
-        why=f"expected diff_id {layer.diff_id}, got {diff_id}",
-        fix="do not trust the signer that describes it; without that description the layer is built here",
-    )
 
 
 def _blocks(layer: Layer, store: Store, meter: Meter) -> Iterator[tuple[bytes, bool]]:

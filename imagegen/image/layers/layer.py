@@ -1,25 +1,9 @@
-"""Make one layer of the venv's skeleton, a set of wheels, the support files, or the base's file tree.
-
-Types that describe a layer:
-
-LayerPlan        name and key of its inputs; it need not exist       layers/plan.py
-LayerDescriptor  a blob and its diff_id, as an image names them      oci/documents.py
-Layer            both                                                here
-LayerSource      a LayerPlan, and whether its Layer exists, where    layers/sources.py
-RecordedLayer    a Layer as a lock's record has it                   lock/model.py
-LocatedLayer     where a publish takes the layer from                publish/plan.py
-ComparedLayer    what a comparison needs, as far as it is known      compare/operands.py
-"""
+"""Make one layer of the venv's skeleton, a set of wheels, the support files, or the base's file tree."""
 
 from __future__ import annotations
 
 import os
-import struct
-import subprocess
-import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -36,170 +20,24 @@ from imagegen.audit.readers.installation import (
     site_packages,
     skeleton,
 )
-from imagegen.core.errors import SandboxError, WheelError
-from imagegen.core.sandbox import Sandbox
+from imagegen.core.errors import WheelError
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.store.layout import BlobWriter
 from imagegen.core.types import Digest, Size
 from imagegen.core.validation import string
-from imagegen.image.inputs import libpython_link
-from imagegen.image.layers import loader, scan
+from imagegen.image.file_tree import libpython_link
+from imagegen.image.layers import loader, ownership
+from imagegen.image.layers.byte_code import ByteCode, Compiler
 from imagegen.image.layers.codec import CODEC, LayerSink
-from imagegen.image.layers.plan import (
-    INTERPRETER,
-    OPEN,
-    WORKDIR,
-    LayerPlan,
-    bytecode_key,
-    digest_of_json,
-    layer_key,
-    support_files,
-    support_links,
-)
+from imagegen.image.layers.plan import INTERPRETER, LayerPlan, bytecode_key, digest_of_json, layer_key
 from imagegen.image.layers.scan import WheelScanner, open_locked, recorded_blob
 from imagegen.image.layers.segments import SegmentedTar
+from imagegen.image.layers.support import OPEN, WORKDIR, support_files, support_links
 from imagegen.image.layers.tar import TarWriter
 from imagegen.lock.interpreter import directory
 from imagegen.lock.model import Lock, LockedWheel
 from imagegen.oci.documents import ZSTD_TYPE, LayerDescriptor
-
-# Byte-code for the target interpreter, compiled by that interpreter in sandboxes; never by the host's.
-
-# Part of the layer format: a request is compiled in one fresh process, so its files decide the bytes together.
-FILES_PER_REQUEST = 64
-REQUESTS_AHEAD = 4  # also part of it
-_LARGE = 1 << 18  # bytes of a source: compiling takes 50 times as much memory
-# Limits for the answer to a request, since the base's interpreter is not trusted.
-_ANSWER_SECONDS = 3600  # the worker has 300 of processor time
-_ANSWER_BYTES = 256 << 20
-
-Source = tuple[str, bytes]  # the file's absolute path in the image, its contents
-
-
-class ByteCode:
-    """The byte-code of one wheel, compiled while its sources are given.
-
-    Byte-code comes a fixed number of sources after its own, so that memory stays small and the order depends on nothing
-    but the sources.
-    """
-
-    def __init__(self, compiler: Compiler) -> None:
-        self._compiler = compiler
-        self._sources: list[Source] = []
-        self._ahead: deque[tuple[list[str], Future[list[bytes]]]] = deque()
-
-    def add(self, path: str, source: bytes) -> Iterator[tuple[str, bytes]]:
-        """Take the next source, in sorted order; gives (path of a source, pyc) of earlier ones."""
-        self._sources.append((path, source))
-        if len(self._sources) == FILES_PER_REQUEST:
-            self._submit()
-            if len(self._ahead) > REQUESTS_AHEAD:
-                yield from self._take()
-
-    def rest(self) -> Iterator[tuple[str, bytes]]:
-        """Yield the remaining byte-code when all sources were given. Sources that do not compile have no pyc."""
-        if self._sources:
-            self._submit()
-        while self._ahead:
-            yield from self._take()
-
-    def _submit(self) -> None:
-        self._ahead.append(([path for path, _ in self._sources], self._compiler.submit(tuple(self._sources))))
-        self._sources.clear()
-
-    def _take(self) -> Iterator[tuple[str, bytes]]:
-        paths, future = self._ahead.popleft()
-        for path, pyc in zip(paths, future.result(), strict=True):
-            if pyc:
-                yield path, pyc
-
-
-class Compiler:
-    """A pool of sandboxed workers, one per core. A context manager; thread-safe.
-
-    The base's file tree may still be in the making: requests wait for it.
-    """
-
-    def __init__(self, rootfs: Future[Path], interpreter: str, workers: int) -> None:
-        self._rootfs = rootfs
-        self._argv = [interpreter, "-I", "-S", "-B", "-c", Path(__file__).with_name("compile_worker.py").read_text()]
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="compile")
-        self._large = threading.Semaphore(max(1, workers // 2))  # requests with a large source at one time
-        self._local = threading.local()
-        self._processes: list[subprocess.Popen[bytes]] = []
-
-    def __enter__(self) -> Compiler:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
-        for process in self._processes:
-            process.kill()
-            process.communicate()
-
-    def submit(self, sources: Sequence[Source]) -> Future[list[bytes]]:
-        """Compile one request; the result has a pyc per source, empty where the source does not compile."""
-        return self._pool.submit(self._compile, sources)
-
-    def _compile(self, sources: Sequence[Source]) -> list[bytes]:
-        if max(len(source) for _, source in sources) < _LARGE:
-            return self._answer(sources)
-        with self._large:
-            return self._answer(sources)
-
-    def _answer(self, sources: Sequence[Source]) -> list[bytes]:
-        process = self._worker()
-        assert process.stdin and process.stdout  # noqa: S101 - Popen with pipes always has them
-        message = [struct.pack(">I", len(sources))]
-        for path, source in sources:
-            name = path.encode()
-            message += [struct.pack(">I", len(name)), name, struct.pack(">I", len(source)), source]
-        pycs: list[bytes] = []
-        timer = threading.Timer(_ANSWER_SECONDS, process.kill)
-        timer.daemon = True
-        timer.start()
-        try:
-            process.stdin.writelines(message)
-            process.stdin.flush()
-            remaining_bytes = _ANSWER_BYTES
-            for _ in sources:
-                pycs.append(self._block(process, remaining_bytes))
-                remaining_bytes -= len(pycs[-1])
-        except (BrokenPipeError, EOFError) as error:
-            self._local.process = None  # the thread's next request gets a new worker
-            process.kill()
-            stderr = process.communicate()[1] if process.stderr else b""
-            raise SandboxError(
-                "the byte-code compiler stopped",
-                code="sandbox-compiler-stopped",
-                where=sources[len(pycs)][0],
-                why=stderr.decode(errors="replace").strip()[-500:] or f"exit status {process.returncode}",
-            ) from error
-        finally:
-            timer.cancel()
-        return pycs
-
-    def _block(self, process: subprocess.Popen[bytes], longest: int) -> bytes:
-        assert process.stdout  # noqa: S101
-        header = process.stdout.read(4)
-        size = struct.unpack(">I", header)[0] if len(header) == 4 else -1
-        if not 0 <= size <= longest:
-            raise EOFError
-        data = process.stdout.read(size)
-        if len(data) != size:
-            raise EOFError
-        return data
-
-    def _worker(self) -> subprocess.Popen[bytes]:
-        process: subprocess.Popen[bytes] | None = getattr(self._local, "process", None)
-        if process is None:
-            process = self._local.process = Sandbox(self._rootfs.result()).popen(self._argv, {})
-            self._processes.append(process)
-        return process
-
-
-# Make one layer of the venv's skeleton, a set of wheels, the support files, or the base's file tree.
 
 PrintableName = Annotated[str, string("[ -~]+", 200)]
 
@@ -238,7 +76,7 @@ def wheels_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler) 
     def fill(tar: SegmentedTar) -> None:
         written: dict[str, str] = {}
         for locked in plan.wheels:
-            known_contents = scan.scanned_contents(store, locked, lock.python)
+            known_contents = ownership.scanned_contents(store, locked, lock.python)
             if known_contents is not None:
                 own_files = _own(lock, locked, known_contents, written)
                 if tar.copy(_segment_key(lock, locked, plan.prefixes, known_contents.keys() - own_files)):
@@ -247,7 +85,7 @@ def wheels_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler) 
             with open_locked(store, locked) as wheel:
                 files = installation(wheel, lock.python)
                 # Before the layer is known: a layer in the store means that its files can be checked against others.
-                contents = scan.remember(store, locked, files, lock.python)
+                contents = ownership.remember(store, locked, files, lock.python)
                 own_files = _own(lock, locked, contents, written)
                 scanned = recorded_blob(store, locked, lock.python)
                 watch = None if scanned else WheelScanner(store, locked, wheel, files, lock.python)
@@ -402,9 +240,7 @@ def _make(store: Store, name: str, key: str, fill: Callable[[SegmentedTar], None
 def _write_wheel(
     tar: TarWriter, files: Iterable[InstalledFile], python: str, byte_code: ByteCode, prefix: str
 ) -> list[str]:
-    """Write files in sorted order, and among them the byte-code of those that came some time before; return the paths
-    of the byte-code.
-    """
+    """Write files in order, and among them the byte-code of some files before; return the paths of the byte-code."""
     compiled: list[str] = []
     for file in files:
         if compiles(file, python, prefix):
@@ -433,13 +269,15 @@ def _write_byte_code(tar: TarWriter, pycs: Iterable[tuple[str, bytes]], python: 
     return paths
 
 
-def _own(lock: Lock, locked: LockedWheel, contents: scan.Contents, written: Mapping[str, str]) -> scan.Contents:
+def _own(
+    lock: Lock, locked: LockedWheel, contents: ownership.Contents, written: Mapping[str, str]
+) -> ownership.Contents:
     """Return the files of a wheel for its layer, without those that the lock gives to others, or that are `written`.
 
-    The whole image is checked by `scan.check`. Raises WheelError for a path that an earlier wheel of this layer wrote
-    with other contents.
+    The whole image is checked by `ownership.check`. Raises WheelError for a path that an earlier wheel of this layer
+    wrote with other contents.
     """
-    left_out = scan.left_out(lock, locked.name, contents)
+    left_out = ownership.left_out(lock, locked.name, contents)
     wanted = {path: identity for path, identity in contents.items() if path not in left_out}
     if clash := next((path for path in wanted if written.get(path, wanted[path]) != wanted[path]), None):
         where = f"{locked.file.filename}: {clash}"

@@ -21,9 +21,9 @@ from imagegen.core.errors import BaseError, LockError
 from imagegen.core.image_format import PREFIX
 from imagegen.core.layer_tree import SymbolicLink, follow_links
 from imagegen.core.store import Store
-from imagegen.image.layers import loader_cache, scan
+from imagegen.image.layers import loader_cache, ownership, scan
 from imagegen.image.layers.loader_cache import CacheEntry, LoaderCache
-from imagegen.image.layers.plan import LOADER_CACHE, LOADER_CONFIGURATION, loader_configuration, support_links
+from imagegen.image.layers.support import LOADER_CACHE, LOADER_CONFIGURATION, loader_configuration, support_links
 from imagegen.lock.model import Lock, LockedWheel
 
 _MACHINES = {"linux/amd64": 62, "linux/arm64": 183}  # platform -> e_machine
@@ -66,10 +66,7 @@ def layer_files(lock: Lock, store: Store, root: Path) -> tuple[dict[str, bytes],
     flags = loader_cache.FLAGS[_MACHINES[lock.platform]]
     added = [CacheEntry(library.name, library.path, flags) for library in found_libraries]
     cache = loader_cache.add(LoaderCache(tuple(lower_entries), before.hwcaps), added)
-    files = {
-        LOADER_CACHE: loader_cache.write(cache),
-        LOADER_CONFIGURATION: loader_configuration(lock).encode(),
-    }
+    files = {LOADER_CACHE: loader_cache.write(cache), LOADER_CONFIGURATION: loader_configuration(lock).encode()}
     links = {
         posixpath.join(posixpath.dirname(library.real), library.name): posixpath.basename(library.real)
         for library in found_libraries
@@ -103,8 +100,8 @@ class _ImageTree:
         self._links = {f"{PREFIX}/lib64": "lib", **support_links(lock)}
         self._wheels: dict[str, LockedWheel] = {}  # by path of a file
         for wheel in lock.wheels:
-            paths = scan.table(store, wheel, lock.python)
-            lost = scan.left_out(lock, wheel.name, paths)
+            paths = ownership.table(store, wheel, lock.python)
+            lost = ownership.left_out(lock, wheel.name, paths)
             self._wheels |= {path: wheel for path in paths if path not in lost}
         self._copies = {file.path: file for copy in lock.copies for file in copy.files}
         self._real: dict[str, str | None] = {}

@@ -66,7 +66,10 @@ class SegmentedTar(TarWriter):
     def copy(self, key: str) -> bool:
         """Write the segment of this key from a stored layer, and return whether one has it."""
         segment = _SEGMENTS.get(self._store, key)
-        if segment is None or not self._fits(segment) or not self._is_whole(segment):
+        present = self._directories.keys()  # the same as where the segment was made
+        if segment is None or not present >= {*segment.above} or not present.isdisjoint(segment.added):
+            return False
+        if not self._is_whole(segment):
             return False
         start = self._sink.unpacked
         with self._store.path(segment.digest).open("rb") as blob:
@@ -123,8 +126,3 @@ class SegmentedTar(TarWriter):
                 return False
             self._verified.add(segment.digest)
         return True
-
-    def _fits(self, segment: Segment) -> bool:
-        """Return whether the same directories have entries in this layer as where the segment was made."""
-        present = self._directories
-        return all(path in present for path in segment.above) and not any(path in present for path in segment.added)

@@ -16,7 +16,7 @@ from imagegen.core import data
 from imagegen.core.errors import LockError
 from imagegen.core.image_format import PREFIX
 from imagegen.core.store import Store
-from imagegen.image.layers.plan import ROOT
+from imagegen.image.layers.support import ROOT
 from imagegen.lock.model import CopiedFile, Lock, LockedCopy
 from imagegen.spec.model import Cell, CopySource
 

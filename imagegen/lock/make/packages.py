@@ -16,7 +16,7 @@ from imagegen.core.git import PackedTree
 from imagegen.core.net import Client, package_index
 from imagegen.core.progress import timed
 from imagegen.core.wheel_target import WheelTarget
-from imagegen.image.inputs import sdist_builder
+from imagegen.image.file_tree import sdist_builder
 from imagegen.lock import sdist
 from imagegen.lock.components import Compiled, no_wheel
 from imagegen.lock.file import LockErrors

@@ -13,8 +13,8 @@ from imagegen.core.data import parse_json
 from imagegen.core.errors import ContainerError
 from imagegen.core.text import counted
 from imagegen.engine import ContainerInfo, Engine, signal_name
-from imagegen.image.layers.image import LABEL
-from imagegen.image.layers.plan import ROOT
+from imagegen.image.layers.image_config import LABEL
+from imagegen.image.layers.support import ROOT
 from imagegen.run.doctor.diagnosis import Diagnosis
 from imagegen.run.doctor.log import UNKNOWN, explain_log, explain_rules, unexplained
 from imagegen.run.doctor.messages import explain_messages

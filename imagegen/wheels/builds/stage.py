@@ -10,8 +10,8 @@ from pathlib import Path
 from imagegen.core.errors import BuildError, EngineError
 from imagegen.core.progress import human
 from imagegen.core.text import counted
-from imagegen.image import dockerfile as recipe
-from imagegen.image import layers
+from imagegen.image import dockerfile, folder, layers
+from imagegen.image.build_spec import toolchain
 from imagegen.image.layers import Image
 from imagegen.lock.model import Lock, LockedBuild
 from imagegen.spec.recipe import Recipe
@@ -41,8 +41,7 @@ class Stage:
 
 def stage(lock: Lock, recipes: Mapping[str, Recipe], build_environment: BuildEnvironment) -> Stage:
     """The toolchain's image, in the store, for a lock with one build. Raises as `layers.assemble`."""
-    toolchain = layers.assemble(recipe.toolchain(lock), build_environment.context)
-    return Stage(lock, recipes, toolchain)
+    return Stage(lock, recipes, layers.assemble(toolchain(lock), build_environment.context))
 
 
 def run(build: LockedBuild, stage: Stage, plan: JobPlan, out: Path, build_environment: BuildEnvironment) -> JobPlan:
@@ -81,20 +80,20 @@ def _once(
     build: LockedBuild, stage: Stage, plan: JobPlan, out: Path, build_environment: BuildEnvironment, output: _LogDisplay
 ) -> None:
     with build_environment.store.temporary_directory("compile") as work_dir:
-        rendered = recipe.render(stage.lock, stage.lock.cell)
+        rendered = dockerfile.render(stage.lock, stage.lock.cell)
         (work_dir / "Dockerfile").write_text(rendered.dockerfile, encoding="utf-8")
         (work_dir / "throttle.json").write_text(json.dumps({"jobs": plan.jobs, "threads": plan.threads}))
-        recipe.write_builds(
+        folder.write_builds(
             [build],
             stage.recipes,
             work_dir / "builds",
             build_environment.store,
             build_environment.settings,
         )
-        toolchain, folder = build_environment.layout(stage.toolchain), str(work_dir / "builds")
-        contexts = {"toolchain": toolchain, "builds": folder}
+        base, builds = build_environment.layout(stage.toolchain), str(work_dir / "builds")
+        contexts = {"toolchain": base, "builds": builds}
         # BuildKit 0.13 asks for the inputs of the stage that `toolchain` replaces, and does not read them.
-        contexts |= {"base": toolchain, "wheels": folder, "packages": folder}
+        contexts |= {"base": base, "wheels": builds, "packages": builds}
         arguments = [word for name, value in contexts.items() for word in ("--build-context", f"{name}={value}")]
         arguments += ["--secret", f"id=throttle,src={work_dir / 'throttle.json'}"]
         arguments += ["--output", f"type=local,dest={out}"]

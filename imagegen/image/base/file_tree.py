@@ -14,9 +14,9 @@ from imagegen.core.context import Context
 from imagegen.core.errors import BaseError, FetchError
 from imagegen.core.progress import Progress, timed
 from imagegen.core.store import Store
-from imagegen.image.base import image
-from imagegen.image.base.build import build, key, needed
-from imagegen.image.base.image import inside, unpack
+from imagegen.image.base import registry_image
+from imagegen.image.base.debian import build, key, needed
+from imagegen.image.base.unpack import inside, unpack
 from imagegen.lock.foundation import LockedBase
 from imagegen.oci.documents import LayerDescriptor
 from imagegen.oci.registry import Repository
@@ -38,21 +38,18 @@ class PrebuiltBase:
 
     def required_bytes(self) -> int:
         """Estimate the bytes that the layers and their file tree take in the store."""
-        return (1 + image.UNPACKED) * sum(layer.size for layer in self.layers)
+        return (1 + registry_image.UNPACKED) * sum(layer.size for layer in self.layers)
 
 
 def rootfs(
-    locked: LockedBase,
-    context: Context,
-    prebuilt: PrebuiltBase | None = None,
-    program: str | None = None,
+    locked: LockedBase, context: Context, prebuilt: PrebuiltBase | None = None, program: str | None = None
 ) -> Path:
     """Return the unpacked base, built first where needed. All files belong to the caller; none is set-user-id.
 
     Where the store would have to build or fetch the base, the layers of `prebuilt` are downloaded instead and verified
     by digest and diff_id; if that fails, the base is built or fetched. The tree gets its name when it is complete, and
     is unpacked again when `program`, an absolute path, is missing in it. Raises as `build` and
-    `image.fetch` do, and BaseError when the base cannot be unpacked or has no `program`.
+    `registry_image.fetch` do, and BaseError when the base cannot be unpacked or has no `program`.
     """
     if prebuilt and needed(locked, context.store):
         try:
@@ -66,7 +63,7 @@ def _rootfs(locked: LockedBase, context: Context, prebuilt: PrebuiltBase | None,
     if prebuilt:
         name = (key(locked) if locked.content else prebuilt.layers[0].diff_id).removeprefix("sha256:")
     elif locked.content:
-        image.fetch(locked, context)
+        registry_image.fetch(locked, context)
         name = key(locked).removeprefix("sha256:")
     else:
         name = build(locked, context).diff_id.removeprefix("sha256:")

@@ -1,74 +1,34 @@
-"""Subjects of audits: a cell's wheels and base, the packages of an environment, loose wheels; and the scans of a cell.
+"""A cell's lock as the subject of an audit: its wheels as they would be installed, on the base, for the cell's GPUs.
 
-Scans of wheels and of a base are exported and imported as bytes, by the keys under which another store keeps them. With
-them, neither an audit nor the check for file conflicts needs the wheels.
+The store keeps the scans of wheels that a build made layers of. The other wheels are fetched and read, and no layer
+is made.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 from imagegen.audit import facts
 from imagegen.audit.model import Package, Subject, SystemLibraries
 from imagegen.audit.readers.installation import absolute, relative, site_packages
 from imagegen.core.context import Context
-from imagegen.core.errors import LockError, UsageError
-from imagegen.core.gpu import Gpu
+from imagegen.core.errors import LockError
 from imagegen.core.progress import Progress, timed
 from imagegen.core.store import Store
 from imagegen.core.store.cache import BlobCache
 from imagegen.core.text import counted
-from imagegen.image import inputs, layers
-from imagegen.image.inventory import system
-from imagegen.image.inventory.layers import Disk
-from imagegen.image.inventory.tree import Environment, FileTree, environment_of_site, installed, is_site, python_of
-from imagegen.image.layers import loader, scan
+from imagegen.image import file_tree, inputs, layers
+from imagegen.image.inventory import libraries, system
+from imagegen.image.inventory.disk import Disk
+from imagegen.image.layers import loader, ownership, scan
 from imagegen.image.layers.loader import LoaderLibrary
 from imagegen.image.layers.plan import digest_of_json
 from imagegen.lock.model import Lock, LockedWheel
 from imagegen.spec.model import Cell
-
-_AT_ONCE = 8
-
-
-def known_scans(locked: Lock, store: Store) -> dict[str, bytes]:
-    """Return the store's scans of the lock's wheels and base by key; the same scans give the same bytes on every
-    machine.
-    """
-    scans = {key: cache.read(store, key) for cache, key in _keys(locked)}
-    return {key: data for key, data in sorted(scans.items()) if data is not None}
-
-
-def import_scans(locked: Lock, store: Store, keys: Container[str], bring: Callable[[str], bytes | None]) -> None:
-    """Import the scans of the lock's wheels and base that are in `keys` and that the store lacks.
-
-    `bring` returns the scan for a key, or None; its result is trusted and stored. Its exceptions propagate, and the
-    scans imported before stay.
-    """
-    lacking = [(cache, key) for cache, key in _keys(locked) if key in keys and cache.get(store, key) is None]
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="facts") as pool:
-        fetched = pool.map(bring, [key for _, key in lacking])
-        for (cache, key), data in zip(lacking, fetched, strict=True):
-            if data is not None:
-                cache.write(store, key, data)
-
-
-def _keys(locked: Lock) -> Iterator[tuple[BlobCache, str]]:
-    """Yield cache and key of every record that an audit of the cell reads."""
-    for wheel in locked.distinct_wheels:
-        yield scan.SCANS, scan.scan_key(wheel, locked.python)
-    yield SYSTEMS, system_key(locked)
-
-
-# A cell's lock as the subject of an audit: its wheels as they would be installed, on the base, for the cell's GPUs.
-#
-# The store keeps the scans of wheels that a build made layers of. The other wheels are fetched and read, and no layer
-# is made.
 
 SYSTEMS = BlobCache("system")
 
@@ -149,24 +109,24 @@ def _read(
 def _without_losers(package: Package, locked: Lock) -> tuple[Package, frozenset[str]]:
     """The package without the files that others' take the place of, and the paths of those."""
     site = site_packages(locked.python)
-    gone = scan.left_out(locked, package.name, (absolute(path, site) for path in package.files))
+    gone = ownership.left_out(locked, package.name, (absolute(path, site) for path in package.files))
     left_out = frozenset(relative(path, site) for path in gone)
     kept_files = {path: file for path, file in package.files.items() if path not in left_out}
     return (replace(package, files=kept_files) if left_out else package), left_out
 
 
 def scan_system(locked: Lock, context: Context) -> SystemLibraries:
-    """Return the scan of the cell's base; the store remembers it. Raises as `inputs.tree`."""
+    """Return the scan of the cell's base; the store remembers it. Raises as `file_tree.tree`."""
     if (stored_system := known_system(locked, context.store)) is not None:
         return stored_system
-    root = inputs.tree(locked.foundation, context)
-    libraries = system.from_directories(
+    root = file_tree.tree(locked.foundation, context)
+    system_libraries = libraries.from_directories(
         root, environment=layers.environment(locked), interpreter=locked.interpreter.path
     )
     tree = Disk(root)
-    libraries = replace(libraries, debs=system.installed(tree), release=system.release(tree))
-    SYSTEMS.write(context.store, system_key(locked), facts.packed(libraries))
-    return libraries
+    system_libraries = replace(system_libraries, debs=system.installed(tree), release=system.release(tree))
+    SYSTEMS.write(context.store, system_key(locked), facts.packed(system_libraries))
+    return system_libraries
 
 
 def _with_declared_libraries(
@@ -185,7 +145,7 @@ def _with_declared_libraries(
     }
     added: dict[str, LoaderLibrary] = {}
     try:
-        declared = loader.libraries(locked, context.store, inputs.tree(locked.foundation, context))
+        declared = loader.libraries(locked, context.store, file_tree.tree(locked.foundation, context))
     except LockError as error:
         error.where = cell.ldconfig_places.get(str(error.where), error.where)
         raise
@@ -201,68 +161,6 @@ def _with_declared_libraries(
 
 def system_key(locked: Lock) -> str:
     searched = layers.environment(locked).get("LD_LIBRARY_PATH", "")
-    return digest_of_json([facts.FACTS_FORMAT, inputs.tree_key(locked.foundation), locked.interpreter.path, searched])
-
-
-# The subject that an installed environment is: a directory of modules, and the system that it runs on.
-
-
-def site_subject(
-    directory: Path, gpus: tuple[Gpu, ...], progress: Progress, *, variables: Mapping[str, str] | None = None
-) -> Subject:
-    """Return the packages in a directory of modules (site-packages, dist-packages) as the subject of an audit.
-
-    Its system is the root that it lies in: this machine's, or a mounted image's. If no Python uses the directory, its
-    version is unknown. `variables` are the environment's in which this machine's Python runs. Raises
-    UsageError for a directory in which nothing is installed.
-    """
-    path = Path(os.path.realpath(directory))
-    root = _root(path)
-    tree = Disk(root)
-    site = "/" + str(path.relative_to(root)) if path != root else "/"
-    if not is_site(tree, site):
-        raise _nothing(directory, path)
-    environment = environment_of_site(tree, site)
-    installed_set = installed(tree, environment)
-    describe(installed_set.editable, progress)
-    machine_variables = variables if root == Path("/") else None
-    return Subject(
-        name=str(directory),
-        packages=installed_set.packages,
-        system=_site_system(tree, environment, machine_variables, progress),
-        gpus=gpus,
-        python=environment.python or python_of(installed_set.packages),
+    return digest_of_json(
+        [facts.FACTS_FORMAT, file_tree.tree_key(locked.foundation), locked.interpreter.path, searched]
     )
-
-
-def describe(editable: Mapping[str, str], progress: Progress) -> None:
-    """Log the packages that an audit does not cover."""
-    for name, url in sorted(editable.items()):
-        progress.say(f"note: {name} is an editable install of {url}: its modules are not audited")
-
-
-def _root(path: Path) -> Path:
-    """Return the nearest directory above that looks like a root file tree, which identifies the system."""
-    return next((parent for parent in path.parents if os.path.lexists(parent / "etc/os-release")), Path(path.anchor))
-
-
-def _nothing(directory: Path, path: Path) -> UsageError:
-    sites = sorted(site for name in ("site", "dist") for site in path.glob(f"lib/python3*/{name}-packages"))
-    if not directory.is_dir():
-        return UsageError(f"{directory} is not a directory", code="usage-no-directory")
-    why = "it holds no .dist-info"
-    return UsageError(
-        f"nothing is installed in {directory}",
-        code="usage-no-packages",
-        why=why,
-        fix=f"name {sites[0]}" if sites else None,
-    )
-
-
-def _site_system(
-    tree: FileTree, environment: Environment, variables: Mapping[str, str] | None, progress: Progress
-) -> SystemLibraries | None:
-    if environment.program is None:
-        progress.say(f"note: no Python uses {environment.site}: it is audited without glibc and all below")
-        return None
-    return system.of(tree, environment=variables, interpreter=environment.program)

@@ -1,4 +1,4 @@
-"""Build an image from a lock, or tell from the lock's record what it will be: its layers, their sizes.
+"""Build an image from a lock.
 
 Downloads, the base and the conversion of wheels overlap, and nothing is built twice.
 """
@@ -8,11 +8,10 @@ from __future__ import annotations
 import ctypes
 import os
 import queue
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from imagegen.core.context import Context
@@ -20,31 +19,21 @@ from imagegen.core.errors import ReproducibilityError
 from imagegen.core.net import MissingFiles
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
-from imagegen.core.zip_archive import ArchiveError, ZipArchive
 from imagegen.image import base
-from imagegen.image.inputs import bytecode_base, complete, fetch_copies, fetch_each, tree
-from imagegen.image.layers import scan, sources
+from imagegen.image.file_tree import bytecode_base, tree
+from imagegen.image.inputs import complete, fetch_copies, fetch_each
+from imagegen.image.layers import ownership
+from imagegen.image.layers.base_layers import build_base, plan_base
+from imagegen.image.layers.byte_code import Compiler
 from imagegen.image.layers.codec import CODEC
-from imagegen.image.layers.image import Image, base_image, image, keep
-from imagegen.image.layers.layer import (
-    Compiler,
-    Layer,
-    files_layer,
-    loader_layer,
-    skeleton_layer,
-    stored,
-    support_layer,
-    wheels_layer,
-)
-from imagegen.image.layers.plan import FILES, LAYER_FORMAT, LOADER, SUPPORT, LayerPlan, digest_of_json, group_of
+from imagegen.image.layers.image_config import Image, base_image, image, keep
+from imagegen.image.layers.layer import Layer, files_layer, loader_layer, skeleton_layer, support_layer, wheels_layer
+from imagegen.image.layers.plan import FILES, LAYER_FORMAT, LOADER, SUPPORT, LayerPlan, digest_of_json
 from imagegen.image.layers.sources import (
     LayerOrigin,
     LayerSource,
     LayerStack,
     RemoteLayers,
-    build_base,
-    plan_base,
-    plan_layers,
     prebuilt_base,
     previously_built_layers,
     required_bytes,
@@ -52,7 +41,6 @@ from imagegen.image.layers.sources import (
 )
 from imagegen.lock import contents_hash
 from imagegen.lock.model import Lock, LockedWheel, Record, RecordedLayer
-from imagegen.oci.documents import ZSTD_TYPE
 
 _IMAGES = Cache("image", Record)
 _HEAP = {-8: 1, -3: 3 << 20, -1: 8 << 20}  # mallopt: M_ARENA_MAX; M_MMAP_THRESHOLD, M_TRIM_THRESHOLD in bytes
@@ -68,10 +56,7 @@ def assemble(lock: Lock, context: Context) -> Image:
 
 
 def ensure_layers(
-    lock: Lock,
-    sources: Sequence[LayerSource],
-    context: Context,
-    remote: RemoteLayers | None = None,
+    lock: Lock, sources: Sequence[LayerSource], context: Context, remote: RemoteLayers | None = None
 ) -> Iterator[Layer]:
     """Build the layers that `sources` name for it; yield each when the store has it, in no fixed order.
 
@@ -94,7 +79,7 @@ def ensure_layers(
         yield from _convert(converted, lock, context, present, prebuilt)
     elif not below <= present:
         yield from build_base(lock, context, prebuilt, present)
-    scan.check(context.store, lock)  # layers of other images, which are reused, may own a file of these
+    ownership.check(context.store, lock)  # layers of other images, which are reused, may own a file of these
     for part in last:
         yield loader_layer(context.store, part, lock, tree(lock.foundation, context, prebuilt))
 
@@ -192,11 +177,7 @@ def _memory_key(lock: Lock) -> str:
 
 
 def _convert(
-    missing: list[LayerPlan],
-    lock: Lock,
-    context: Context,
-    present: set[str],
-    prebuilt: base.PrebuiltBase | None,
+    missing: list[LayerPlan], lock: Lock, context: Context, present: set[str], prebuilt: base.PrebuiltBase | None
 ) -> Iterator[Layer]:
     """Yield the missing layers and the base's. A layer is converted as soon as the last of its wheels is there.
 
@@ -234,7 +215,8 @@ def _convert(
                 for part in _as_ready(missing, arrivals):
                     ready.put(missing.index(part))
                     work.append(pool.submit(convert))
-                    _raise_failed(work)
+                    for future in filter(Future.done, work):
+                        future.result()
                     yield from _drain(finished)
             for future in as_completed(work):
                 future.result()
@@ -280,12 +262,6 @@ def _drain(finished: queue.SimpleQueue[Layer]) -> Iterator[Layer]:
         yield finished.get_nowait()
 
 
-def _raise_failed(futures: Iterable[Future[Any]]) -> None:
-    for future in futures:
-        if future.done():
-            future.result()
-
-
 def _as_ready(plans: list[LayerPlan], arrivals: Iterable[LockedWheel]) -> Iterator[LayerPlan]:
     """Yield each plan once the last of its wheels has arrived."""
     waiting = {part.key: {wheel.file.digest for wheel in part.wheels} for part in plans}
@@ -296,137 +272,3 @@ def _as_ready(plans: list[LayerPlan], arrivals: Iterable[LockedWheel]) -> Iterat
                 waiting[part.key].discard(wheel.file.digest)
                 if not waiting[part.key]:
                     yield part
-
-
-# The recorded image of a lock, and the sizes of its layers and packages.
-
-
-def recorded_image(lock: Lock) -> Image:
-    """Return config and manifest of the layers that the lock records; the layers themselves are not needed."""
-    types = {layer.digest: layer.media_type for layer in sources.from_image(lock)}
-    recorded = lock.record.layers if lock.record else ()
-    return image(
-        lock,
-        [
-            Layer(types.get(layer.digest, ZSTD_TYPE), layer.digest, layer.size, layer.diff_id, layer.name, layer.key)
-            for layer in recorded
-        ],
-    )
-
-
-def keep_record(new: Lock, previous: Lock) -> Lock:
-    """Return `new` with the layers that `previous` records, if the keys of all layers are the same.
-
-    Then only the image's configuration changes (its labels name the lock), and the digest follows from that. `new`
-    itself is returned where a layer or a compiled wheel would be another. With several environments and wheels that
-    are not compiled yet, keys are unknown, and the record is kept only if the locks of their cells are the same.
-    """
-    if previous.moved and _is_uncompiled(new):
-        return new
-    if previous.record is None or previous.record.layer_format != LAYER_FORMAT or new.builds != previous.builds:
-        return new
-    digest = recorded_image(replace(new, record=previous.record)).digest
-    with_record = replace(new, record=replace(previous.record, digest=digest))
-    return new if record_contradictions(with_record) else with_record
-
-
-def _is_uncompiled(lock: Lock) -> bool:
-    return any(has_uncompiled(environment.lock) for environment in lock.environments)
-
-
-def record_contradictions(lock: Lock) -> tuple[str, ...]:
-    """Return the fields of the lock's record that do not follow from the rest of the lock; none without a record.
-
-    Each layer's key follows from its wheels, and the digest from the layers and every field of the lock. A record of
-    another layer format is left to `compare_with_record`. Keys of layers whose wheels are not compiled yet are not
-    checked.
-    """
-    record = lock.record
-    if record is None or record.layer_format != LAYER_FORMAT:
-        return ()
-    if lock.has_several and _is_uncompiled(lock):
-        return () if recorded_image(lock).digest == record.digest else ("record.digest",)
-    uncompiled = {build.name for build in lock.builds} - {wheel.name for wheel in lock.wheels}
-    unknown = uncompiled | {group_of(name) for name in uncompiled} | ({LOADER} if uncompiled else set())
-    planned = {part.name: part.key for part in plan_layers(lock)}
-    recorded = {layer.name: layer.key for layer in record.layers}
-    differing = {name for name in planned.keys() | recorded.keys() if planned.get(name) != recorded.get(name)}
-    wrong = [f"record.layers {name}" for name in sorted(differing - unknown)]
-    return (*wrong, *(["record.digest"] if recorded_image(lock).digest != record.digest else []))
-
-
-# The sizes of an image, its layers and its packages.
-
-
-@dataclass(frozen=True)
-class Size:
-    """The size of a layer in bytes, compressed and on a disk; None where this store cannot tell."""
-
-    name: str
-    packed: int | None
-    unpacked: int | None
-
-
-def layer_sizes(lock: Lock, store: Store, *, whole: bool = True) -> tuple[Size, ...]:
-    """Return the sizes of the image's layers from the bottom up: as this store has built them, else as the lock records
-    them.
-
-    Not `whole`: compiled wheels are not there, and only a record has the layers that they are in.
-    """
-    if lock.record and not whole:
-        return tuple(Size(layer.name, layer.size, None) for layer in lock.record.layers)
-    recorded = {layer.key: layer.size for layer in lock.record.layers} if lock.record else {}
-    base_layers = sources.from_image(lock)
-    sizes = [Size(layer.name, layer.size, layer.unpacked) for layer in base_layers]
-    for part in plan_layers(lock):
-        if any(layer.key == part.key for layer in base_layers):
-            continue
-        built_layer = stored(store, part.name, part.key)
-        sizes.append(
-            Size(
-                part.name,
-                built_layer.size if built_layer else recorded.get(part.key),
-                built_layer.unpacked if built_layer else None,
-            )
-        )
-    return tuple(sizes)
-
-
-def has_uncompiled(lock: Lock) -> bool:
-    """Return whether the lock has a build whose wheel it does not have."""
-    return bool({build.name for build in lock.builds} - {wheel.name for wheel in lock.wheels})
-
-
-def package_sizes(lock: Lock, store: Store) -> tuple[Size, ...]:
-    """The wheels, the heaviest on a disk first; byte-code that is compiled for the image is not counted."""
-    wheels = lock.distinct_wheels
-    names = Counter(wheel.name for wheel in wheels)  # environments may have several versions
-    sizes = [
-        Size(
-            f"{wheel.name} {wheel.version}" if names[wheel.name] > 1 else wheel.name,
-            wheel.file.size,
-            _unpacked(wheel, store),
-        )
-        for wheel in wheels
-    ]
-    return tuple(sorted(sizes, key=lambda size: (-(size.unpacked or size.packed or 0), size.name)))
-
-
-def shared(lock: Lock, other_locks: Iterable[Lock]) -> dict[str, tuple[int, int]]:
-    """Cell -> how many of this image's recorded layers it has too, and what they weigh (compressed bytes)."""
-    own_sizes = {layer.digest: layer.size for layer in lock.record.layers} if lock.record else {}
-    counts = {}
-    for other in other_locks:
-        both = own_sizes.keys() & {layer.digest for layer in other.record.layers} if other.record else set()
-        counts[other.cell] = (len(both), sum(own_sizes[digest] for digest in both))
-    return counts
-
-
-def _unpacked(wheel: LockedWheel, store: Store) -> int | None:
-    if not store.has(wheel.file.digest, wheel.file.size):
-        return None
-    try:
-        with closing(ZipArchive(store.path(wheel.file.digest))) as archive:
-            return sum(member.size for member in archive.files.values())
-    except ArchiveError:  # a build says what is wrong with it
-        return None
