@@ -1,1 +1,1 @@
-"""Errors, settings, progress, network, git, sandbox, store and registry client: what every other package builds on."""
+"""Errors, settings, progress, network, git, sandbox, store and registry client, on which all other packages build."""

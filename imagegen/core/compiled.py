@@ -1,7 +1,7 @@
-"""Results of pure functions over files, kept in the user's cache: the matrix, parsed metadata, verdicts on cells.
+"""Results of pure functions over files (matrix, parsed metadata, verdicts on cells), kept in the user's cache.
 
-A result is kept under the name of its kind and subject, with the digest of everything that decides it: the bytes of
-the files (`digest_of_trees`, `digest_of`), and the code (`digest_of_code`). A file that is truncated, of other inputs,
+A result is kept under the name of its kind and subject, with the digest of its inputs, which are the bytes of files
+(`digest_of_trees`, `digest_of`) and the code (`digest_of_code`). A file that is truncated, of other inputs,
 of another imagegen or of another user counts as absent. docs/adr/0008-compiled-results.md has the alternatives.
 """
 
@@ -39,7 +39,7 @@ class ResultCache:
         self._directory = directory
 
     def of(self, kind: str, subject: str, inputs: Iterable[str | None], compute: Callable[[], T]) -> T:
-        """Return the result of `compute`, which `inputs` decide alone; None among them: it is not kept.
+        """Return the result of `compute`, which only `inputs` decide; it is not kept if one of them is None.
 
         A result consists of plain values and dataclasses of imagegen. There is one file for each kind and subject.
         """
@@ -57,7 +57,7 @@ class ResultCache:
         return next(_read(*entry), None) if entry else None
 
     def keep(self, kind: str, subject: str, inputs: Iterable[str | None], result: object) -> None:
-        """Keep a result that the inputs decide alone, as `of` does."""
+        """Keep a result that only the inputs decide, as `of` does."""
         if entry := self._place(kind, subject, inputs):
             _keep(*entry, result)
 
@@ -99,7 +99,7 @@ def digest_of(*texts: str | bytes) -> str:
 def digest_of_trees(directories: Iterable[Path]) -> str | None:
     """Return the digest of the paths and bytes of all files below the directories.
 
-    None where something cannot be read, or is not a regular file: what a link means depends on more than these files.
+    None if a file cannot be read or is not regular, because the target of a link depends on more than these files.
     """
     rows: list[bytes] = []
     try:

@@ -1,4 +1,4 @@
-"""Settings from the user's environment: the store's place, indexes, mirrors, CA bundle. Nothing here enters an image.
+"""Settings from the user's environment (store, indexes, mirrors, CA bundle), none of which enters an image.
 
 The environment is passed in as a mapping, so that tests never patch os.environ.
 """
@@ -35,7 +35,7 @@ def archive_variable(archive: str) -> str:
 
 @dataclass(frozen=True)
 class Settings:
-    """The configuration of this machine: the store, indexes, mirrors, proxies, certificates.
+    """This machine's store, indexes, mirrors, proxies and certificates.
 
     `index_urls` maps an index alias to the address that serves it here; an alias that is absent is served from the
     address in the matrix (or, for `pypi`, from the client library's default).

@@ -1,4 +1,4 @@
-"""Data in files: where the shipped lies (in the wheel, or beside the package), and how a user's is read and written."""
+"""Find shipped data files (in the wheel, or next to the package), and read and write a user's."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def require_within(path: Path, project: Path) -> None:
 def read(path: Path, project: Path | None = None, longest: int = MAX_LOCK) -> bytes:
     """Return the contents of a file that users write.
 
-    Raises OSError, also for what is not a regular file (it might never end), has more than `longest` bytes, or lies
-    outside of its `project`.
+    Raises OSError, also if the file is not regular (it might never end), has more than `longest` bytes, or is outside
+    of its `project`.
     """
     if project:
         require_within(path, project)

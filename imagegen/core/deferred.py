@@ -2,7 +2,7 @@
 
 Frozen dataclasses get their methods then. `dataclasses.dataclass` compiles six methods of each class when its module is
 imported, half a millisecond. A command that reads a matrix and a lock from the cache of results (compiled.py) uses
-nearly none of them: it unpickles instances and reads their attributes. Here the standard library's decorator runs at
+nearly none, because it unpickles instances and reads their attributes. Here the standard library's decorator runs at
 the first call of a method, or at the first look at the fields.
 
 `lazy_names` imports the modules behind a package's names.
@@ -84,7 +84,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(cls: type | None = None, /, *, frozen: bool = False, **options: Any) -> Any:
-        """Return what `dataclasses.dataclass` does. Classes that are not frozen, or have other options than `kw_only`,
+        """Decorate as `dataclasses.dataclass`. Classes that are not frozen, or have other options than `kw_only`,
         are finished at once.
         """
         if cls is None and frozen and not options.keys() - {"kw_only"}:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from imagegen.core.deferred import dataclass
 from imagegen.core.text import counted, cut, redact, shown
 
-SHOWN = 10_000  # characters of what happened, why and how to fix it, each
+SHOWN = 10_000  # characters of problem, cause and fix, each
 MOST = 100  # errors of one pass that are explained
 
 
@@ -34,7 +34,7 @@ class Location:
 class ImagegenError(Exception):
     """Base class. `what` is one sentence; `why` and `fix` are shown below it; `where` names file and line.
 
-    `code` identifies the error for programs; without one it is that of the class.
+    `code` identifies the error for programs; the class has the default.
     """
 
     exit_code: ClassVar[int] = 70
@@ -85,9 +85,9 @@ _Error = TypeVar("_Error", bound=ImagegenError)
 
 
 class ErrorList(list[_Error]):
-    """The errors of one pass: the first MOST are kept, the others are counted in `omitted`.
+    """The first MOST errors of one pass; `omitted` counts the others.
 
-    Where the list `is_full`, what an error costs besides (a search for similar names) is not worth its time.
+    If the list `is_full`, callers skip the costly parts of an error (a search for similar names).
     """
 
     omitted = 0
@@ -212,7 +212,7 @@ class EngineError(ImagegenError):
 
 
 class NoGpuError(EngineError):
-    """The engine cannot give GPUs to containers: the host has none, or no NVIDIA container toolkit."""
+    """The engine cannot give GPUs to containers, because the host has none or no NVIDIA container toolkit."""
 
     code = "engine-no-gpu"
 
@@ -250,7 +250,7 @@ class SandboxError(ImagegenError):
 
 
 class AuditError(ImagegenError):
-    """The audit found errors in what would become an image, so none is made."""
+    """The audit found errors, so no image is made."""
 
     exit_code = 77
     code = "audit"
@@ -275,14 +275,14 @@ class OutputError(ImagegenError):
 
 
 class SmokeError(ImagegenError):
-    """A smoke check failed or crashed: the answer is no."""
+    """A smoke check failed or crashed, so the answer is no."""
 
     exit_code = 1
     code = "smoke"
 
 
 class BuildError(ImagegenError):
-    """A source build cannot start, failed, or made something that is not what was requested."""
+    """A source build cannot start, failed, or made something other than requested."""
 
     exit_code = 78
     code = "source-build"

@@ -15,7 +15,7 @@ from typing import Any
 
 PATH_MAX = 4096  # bytes: Linux opens no longer path
 WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"
-MAX_DEPTH = 200  # folders in folders, ten times what images have: removing them takes a stack frame for each
+MAX_DEPTH = 200  # nested folders, ten times as many as in images; removing them takes a stack frame for each
 _NO_PARTS = {"", ".", "..", *(WHITEOUT + name for name in ("", ".", ".."))}
 _MAX_HEADER = 1 << 20  # bytes of all headers about one member; archive/tar of Go takes as many
 _HEADERS = (
@@ -27,10 +27,10 @@ _HEADERS = (
 )
 _SPARSE = "a sparse file, which layers do not hold"
 _MAX_ID, _MAX_TIME = 1 << 32, 1 << 40  # Go's zero time is -6e10
-# What tarfile raises for what is not a tar; it follows headers that are about the next header by calling itself.
+# Errors of tarfile for an invalid tar; it follows headers that are about the next header by calling itself.
 DAMAGED = (tarfile.TarError, EOFError, ValueError, RecursionError)
-_MAX_BYTES = 200 << 30  # of one layer, unpacked: the largest images of the field have 60 GB
-# A file of zeros may shrink a thousandfold, a whole layer of several gigabytes does not: the field's shrink fourfold.
+_MAX_BYTES = 200 << 30  # of one unpacked layer; the largest images of the field have 60 GB
+# A file of zeros may shrink a thousandfold, but the field's layers of several gigabytes shrink fourfold.
 _SMALL = 8 << 30  # bytes
 _MAX_RATIO = 50
 

@@ -5,8 +5,8 @@ from the bottom up. Source of the rules: OCI image-spec v1.1, layer.md ("Applyin
 
 1. An entry replaces the entry at its path with all that is below it. A directory over a directory replaces only its
    attributes.
-2. A whiteout hides what lower layers have: `.wh.NAME` its sibling NAME, `.wh..wh..opq` all siblings. What its own layer
-   has stays, whatever their order in the tar.
+2. A whiteout hides entries of lower layers: `.wh.NAME` its sibling NAME, `.wh..wh..opq` all siblings. Entries of its
+   own layer stay, whatever their order in the tar.
 3. A symbolic link above an entry or whiteout is followed inside the tree: an absolute target begins at the root, and
    `..` ends there. (Engines differ: overlayfs snapshotters of containerd replace the link by a directory.) A directory
    above an entry or whiteout is created if it is missing, and replaces a file.
@@ -119,7 +119,7 @@ _Position: TypeAlias = "tuple[str, Node[Entry] | None]"  # a path without links,
 class TreeChange(NamedTuple):
     """The effect of a member, by paths without links, in the order in which it is applied to files.
 
-    Remove what is `removed`, create the directories `created`, then put the member at `path`; "": put nothing. `source`
+    Remove `removed`, create the directories `created`, then put the member at `path`; "": put nothing. `source`
     is the file that a hard link leads to. `is_merged` means that `path` is a directory already.
     """
 
@@ -147,7 +147,7 @@ class MergedTree(Generic[Entry]):
         self._opened: tuple[str | None, str, dict[str, Node[Entry]]] = (None, "", {})
 
     def begin_layer(self) -> None:
-        """Begin the next layer, whose whiteouts hide what was added before."""
+        """Begin the next layer, whose whiteouts hide earlier entries."""
         self._layer += 1
         self._opened = (None, "", {})
 
@@ -248,7 +248,7 @@ class MergedTree(Generic[Entry]):
         return way[-1][0], children
 
     def _white_out(self, directory: str, children: dict[str, Node[Entry]], name: str) -> Iterator[str]:
-        """Apply a whiteout, and yield the paths that it removes; what this layer has stays."""
+        """Apply a whiteout, and yield the paths that it removes; this layer's entries stay."""
         for child in [*children] if name == OPAQUE else [name.removeprefix(WHITEOUT)]:
             node = children.get(child)
             if node and node.changed < self._layer:

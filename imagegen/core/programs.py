@@ -1,4 +1,4 @@
-"""Programs that imagegen starts, as `subprocess` has them: they are killed when a signal stops the run."""
+"""Programs that imagegen starts, as `subprocess` has them, and kills when a signal stops the run."""
 
 from __future__ import annotations
 

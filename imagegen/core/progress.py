@@ -32,7 +32,7 @@ class Meter(Protocol):
 
 
 class Counter(Protocol):
-    """Counts what has no size, between enter and exit."""
+    """Counts steps without a size, between enter and exit."""
 
     def __enter__(self) -> Counter: ...
     def __exit__(self, *exc: object) -> None: ...
@@ -105,7 +105,7 @@ class PlainOutput:
         self._lock = threading.RLock()
 
     def print(self, *texts: Any, **_: bool | None) -> None:
-        """Print one line. The options are those of rich's Console; none applies to plain lines."""
+        """Print one line. Options of rich's Console do not apply to plain lines."""
         with self._lock:
             print(*texts, file=sys.stderr if self._stderr else sys.stdout, flush=True)
 

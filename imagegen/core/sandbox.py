@@ -2,7 +2,7 @@
 
 bubblewrap (`bwrap`) creates it: a root that cannot be written, a /tmp of its own, no network, no process, file
 descriptor or variable of the host, no privilege, and no system call that only attacks need (`seccomp`). It runs in a
-user namespace, whose ids are those of the user who started it, or for root, ids of the host that own nothing: root of
+user namespace, whose ids are the starting user's, or for root, ids of the host that own nothing: root of
 the host may write /proc/sys and change /dev/null without any capability. Every process has an address-space limit;
 where this user may make a control group (cgroup v1 or v2), one limit more holds for all of them together.
 
@@ -95,7 +95,7 @@ class Limits:
     file: int = _LONGEST_OUTPUT  # `Sandbox.run` writes the output to files
 
     def processes(self) -> int:
-        """Return the limit for RLIMIT_NPROC: the kernel counts all tasks of a user, not only the sandbox's."""
+        """Return the limit for RLIMIT_NPROC. The kernel counts all tasks of a user, not only the sandbox's."""
         users = range(first_id(), first_id() + _IDS) if os.geteuid() == 0 else (os.geteuid(),)
         return _allowed("nproc", _tasks_of(users) + self.tasks)
 
@@ -206,7 +206,7 @@ class Sandbox:
 def first_id() -> int:
     """Return the id of this machine that is user and group 0 of a sandbox: for root, an id that owns nothing.
 
-    It is 0 for all others: they are in a user namespace themselves, or bubblewrap makes one.
+    It is 0 for all others, because they are in a user namespace themselves, or bubblewrap makes one.
     """
     return _FIRST_ID if os.geteuid() == 0 and Path("/proc/self/uid_map").read_text().split()[-1] == "4294967295" else 0
 
@@ -257,8 +257,8 @@ def run_to_end(
 def _first_process(info: bytes) -> int | None:
     """Open the first process of the sandbox that wrote `info`; None if it is gone.
 
-    bubblewrap ends with the program that it started, and kills what that program left behind only then. The first
-    process of a PID namespace is gone only when all others are: the descriptor can be read then (pidfd_open(2)).
+    bubblewrap ends with the program that it started, and kills the remaining processes only then. The first process
+    of a PID namespace is gone only when all others are, and the descriptor can be read then (pidfd_open(2)).
     """
     try:
         return os.pidfd_open(json.loads(info)["child-pid"])
@@ -399,10 +399,10 @@ def pipe_from(data: bytes) -> Iterator[int]:
 
 
 def _root(rootfs: Path, seen: str, mounts: Container[str]) -> Iterator[str]:
-    """Options that put the tree's top-level entries into an empty root, so that mounts may be made beside them.
+    """Options that put the tree's top-level entries into an empty root, so that mounts may be made next to them.
 
     bubblewrap finds the tree at `seen`. An entry of the name of one of `mounts` is left out: bubblewrap would follow a
-    link there to the host's files, and create what it leads to.
+    link there to the host's files, and create its target.
     """
     for entry in sorted(rootfs.iterdir()):
         inside = f"/{entry.name}"
@@ -470,14 +470,14 @@ def _sweep(parent: Path) -> None:
 def _cgroup_places(limits: Limits, process_cgroups: str) -> Iterator[tuple[Path, dict[str, int]]]:
     """(parent, files and limits) for each hierarchy, from the text of /proc/self/cgroup.
 
-    In version 2 a group that holds processes cannot have children with limits, so ours is made beside our own group.
+    In version 2 a group that holds processes cannot have children with limits, so ours is made next to our own group.
     """
     top = Path("/sys/fs/cgroup")
     for line in process_cgroups.splitlines():
         _, controllers, path = line.split(":", 2)
         cgroup = path.lstrip("/")
         if controllers == "memory":
-            # memsw (memory and swap together) can only be set after, and not below, the limit for memory alone.
+            # memsw (memory and swap together) can only be set after, and not below, the limit for memory.
             yield (
                 top / "memory" / cgroup,
                 {"memory.limit_in_bytes": limits.memory, "memory.memsw.limit_in_bytes": limits.memory},

@@ -1,9 +1,9 @@
 """The filter of system calls that every sandbox has, a classic BPF program that the kernel runs at each call.
 
-The filter lists what is refused, not what is allowed, and it ends the list: a call that is newer than the list does
-not exist in the sandbox. Refused is what reaches beyond the sandbox (keyrings outlive it; AF_VSOCK reaches the
-hypervisor) and what no build needs but attacks use. Keyrings have no namespace for a user that is not in a user
-namespace, so a build has no keyring of its own: it has none at all.
+The filter lists refused calls, not allowed ones, and it ends the list: a call that is newer than the list does not
+exist in the sandbox. It refuses calls that reach beyond the sandbox (keyrings outlive it; AF_VSOCK reaches the
+hypervisor), and calls that attacks use but no build needs. Keyrings have no namespace for a user that is not in a user
+namespace, so a build has no keyring at all.
 
     load arch               of another architecture (i386 by `int 0x80`, 32-bit Arm) -> kill the process
     load number             > _NEWEST (also all of x32, which have bit 30 set)       -> ENOSYS
@@ -15,7 +15,7 @@ namespace, so a build has no keyring of its own: it has none at all.
 
 Sources: the kernel's userspace-api/seccomp_filter and networking/filter; include/uapi/linux/{audit,bpf_common,filter,
 sched,seccomp}.h; Docker's default profile (moby, profiles/seccomp/default.json) and Flatpak's (common/flatpak-run.c)
-for what to refuse. Numbers of calls: arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h.
+for the refused calls. Numbers of calls: arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h.
 
 libseccomp would take names instead of numbers. Its releases know no call that is newer than they are, so they cannot
 refuse it by name, and it is a library of the system that no wheel brings: this program is shorter than its binding.

@@ -1,7 +1,7 @@
 """The end of a run by a signal, everywhere within two seconds: programs are killed, and threads start no further work.
 
 The handler of the signal (cli/main.py) calls `stop_all` and raises Stopped in the main thread, which then waits for the
-others. They end at their next `check`: before a program, a request or a piece of a file. What must be undone is undone
+others. They end at their next `check`: before a program, a request or a piece of a file. Changes are undone
 afterwards, so the main thread may still start programs and send requests.
 """
 
@@ -61,7 +61,7 @@ def end(step: object) -> None:
 
 
 def steps() -> tuple[str, ...]:
-    """Return what the run does at the moment, each text once, in the order of their beginnings."""
+    """Return the run's current steps, each text once, in the order of their beginnings."""
     return tuple(dict.fromkeys(list(_steps.values())))
 
 

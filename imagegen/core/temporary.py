@@ -1,6 +1,6 @@
 """Temporary files and directories, in the store's tmp/ and elsewhere, each locked by its maker's process.
 
-The lock alone distinguishes those of a killed build from those of a running one; the former are removed when a store is
+Only the lock distinguishes a killed build's files from a running build's; the former are removed when a store is
 opened, or another file is written in the same directory. Downloads (`part-...`, imagegen/core/net/partial.py) stay: a
 later run resumes them.
 """
@@ -73,7 +73,7 @@ def temporary_directory(folder: Path | None = None) -> Iterator[Path]:
     """Yield a new locked directory in `folder`, or in the one for temporary files, which is removed at the end unless
     it was renamed.
 
-    Those of killed processes are removed first.
+    Directories of killed processes are removed first.
     """
     import tempfile
 

@@ -1,6 +1,6 @@
 """Text on its way to users: nothing secret in it, and nothing that acts on a terminal or reads otherwise than it is.
 
-What users write (matrices, locks) and what others answer (servers, programs, wheels' members) ends up in messages.
+Texts of users (matrices, locks) and of others (servers, programs, wheels' members) end up in messages.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 _UNPRINTABLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 # Each pattern fails where it begins or goes on from where it ended, so that all of them take linear time.
 _ADDRESS = re.compile(r"(?:ssh)?://[^\s'\"<>]+")  # from the scheme on
-_SSH_USER = re.compile(r"ssh://[\w.-]+@[^@]*")  # a user alone is not a secret, and a command needs it
+_SSH_USER = re.compile(r"ssh://[\w.-]+@[^@]*")  # a user name is not a secret, and a command needs it
 _USER = re.compile(r"(?<=://)[^/]*@")  # user:password@
 _PASSWORD = re.compile(r"(?<=://)[^/:@\[]+:(?!\d*(?:[/?#]|$))")  # user: and no port; the password may hold a slash
 _QUERY = re.compile(r"\?[^#]+")  # signatures of redirects, tokens
@@ -26,7 +26,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def unprintable(text: str) -> str | None:
-    """Return the first character that is not seen for what it is: a control (line breaks too), a direction mark, one
+    """Return the first character that does not appear as itself: a control (line breaks too), a direction mark, one
     of Unicode's noncharacters, which HTML forbids; None if there is none.
     """
     if text.isprintable():  # nearly all are, and Python tests that without a step for each character
@@ -58,7 +58,7 @@ def _redact_address(address: str) -> str:
 def cut(text: str, longest: int) -> str:
     """Return at most `longest` characters of `text`, and an ellipsis in place of the others.
 
-    Redact first: a cut through an address can remove what marks its credentials.
+    Redact first: a cut through an address can remove the mark of its credentials.
     """
     return text if len(text) <= longest else f"{text[:longest]}…"
 

@@ -1,4 +1,4 @@
-"""TOML of bounded shape. tomllib alone needs gigabytes for a key of many parts, and has no limit for nesting."""
+"""TOML of bounded shape. tomllib needs gigabytes for a key of many parts, and has no limit for nesting."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from imagegen.core.validation import Check, ValueRange, string
 Compression: TypeAlias = Literal["zstd", "gzip"]
 
 RESERVED_ENV = {"VIRTUAL_ENV"}  # the image's layout decides it
-# Lists of directories: the values of an image, its stacks and its base are joined, in this order.
+# Lists of directories. The values of an image, its stacks and its base are joined, in this order.
 SEARCH_PATHS = {"LD_LIBRARY_PATH", "LIBRARY_PATH", "PATH"}
 # Variables that the machine of a source build decides, so that no recipe can: parallelism and directories.
 BUILD_ENV = {

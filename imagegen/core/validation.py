@@ -17,7 +17,7 @@ _MEANINGS: dict[str, str] = {}  # anchored pattern -> noun phrase that messages 
 class Part:
     """The base class of dataclasses that files hold: pydantic checks their annotations where it reads a file.
 
-    A value that a program makes is not checked. Strictness is that of the types: a dataclass cannot have it.
+    A value that a program makes is not checked. The types decide strictness, because a dataclass cannot have it.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
@@ -83,7 +83,7 @@ UNWRITTEN = _Unwritten()
 
 
 def field_info(*keys: str, **options: Any) -> Any:
-    """Return what pydantic's `Field` does: of a dataclass's field with these keys in a file, the first one for writing.
+    """Return pydantic's `Field` for a dataclass's field with these keys in a file, the first one for writing.
 
     Annotations that are text are evaluated at the first validation, and pydantic is imported then.
     """

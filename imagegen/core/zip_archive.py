@@ -23,13 +23,13 @@ from isal import isal_zlib
 
 from imagegen.core.layer_tar import WHITEOUT, is_below
 
-# Bounds above any wheel of the field (the largest hold 4 GB in 20 000 members) and far below what harms a machine.
+# Bounds above any wheel of the field (the largest hold 4 GB in 20 000 members) and far below sizes that harm a machine.
 MAX_MEMBERS = 200_000  # files and directories, those that are only implied too
 MAX_DIRECTORY = 48 << 20  # bytes of the central directory
 MAX_NAME = 1000  # bytes; with the image's prefix still far from Linux's PATH_MAX
 MAX_PART = 255  # bytes between two slashes, Linux's NAME_MAX
 MAX_UNPACKED = 24 << 30
-# A file of zeros may shrink a thousandfold, a whole wheel of more than a gigabyte does not: the field's do fourfold.
+# A file of zeros may shrink a thousandfold, but the field's wheels of more than a gigabyte shrink fourfold.
 SMALL = 1 << 30
 MAX_RATIO = 50
 
@@ -52,7 +52,7 @@ _Fields: TypeAlias = tuple[str, int, int, int, int, int, int, int]  # of a ZipEn
 
 
 class ArchiveError(Exception):
-    """An invalid archive: the fault, the member (None: the file as a whole), and why."""
+    """An invalid archive, with the fault, the member (None for the whole file), and the reason."""
 
     def __init__(self, what: str, member: str | None = None, why: str | None = None) -> None:
         super().__init__(what)
@@ -120,7 +120,7 @@ class ZipArchive:
                 while inflate and data and not inflate.eof:
                     yield inflate.decompress(data, _PIECE)
                     data = inflate.unconsumed_tail
-            # What the limit on one piece has left inside comes with further calls.
+            # Further calls return the data that the limit on one piece has left inside.
             while inflate and not inflate.eof and (piece := inflate.decompress(b"", _PIECE)):
                 yield piece
         except isal_zlib.error as error:  # type: ignore[misc]  # a class, which isal's stub declares as an instance
@@ -233,9 +233,7 @@ class ZipArchive:
         return start
 
     def _described(self, entry: ZipEntry, position: int) -> bool:
-        """Return whether what follows the data is their data descriptor, with or without its signature, narrow or
-        wide.
-        """
+        """Return whether a data descriptor follows the data, with or without its signature, narrow or wide."""
         length = entry.end - position
         if length not in (12, 16, 20, 24):
             return False
@@ -293,7 +291,7 @@ def _extra(raw: bytes, name: str) -> dict[int, bytes]:
 
 
 def _wide(extra: Mapping[int, bytes], *values: int) -> tuple[int, ...]:
-    """The values, those that stand in the zip64 field taken from there: it holds what did not fit, in this order."""
+    """Return the values; the values that did not fit come from the zip64 field, in this order."""
     wide = extra.get(_ZIP64, b"")
     numbers = iter(struct.unpack_from(f"<{len(wide) // 8}Q", wide))
     return tuple(next(numbers, value) if value == _FULL32 else value for value in values)

@@ -26,9 +26,9 @@ _TIMEOUT = 1800  # seconds for one command
 _LONGEST_FILE = 4 << 30  # bytes: of a pack, before git stops
 _MINIMUM = Version("2.32")  # GIT_CONFIG_GLOBAL; GIT_CONFIG_COUNT came with 2.31
 _LONGEST_SAID = 1 << 16  # bytes of an error
-_LONGEST_ANSWER = 1 << 26  # bytes: the names of 200,000 files take a tenth of it
+_LONGEST_ANSWER = 1 << 26  # bytes; names of 200,000 files take a tenth of it
 _USERS = "GIT_CONFIG"  # how the variables begin that say where the user's configuration is, or what it is
-_NOT_FOUND = 1  # git-config(1): the exit status where nothing matches
+_NOT_FOUND = 1  # exit status if nothing matches: git-config(1)
 _CONFIGURATION = {"core.fsmonitor": "false", "core.hooksPath": os.devnull, "credential.helper": ""}
 
 
@@ -47,7 +47,7 @@ def run(where: Path, env: Mapping[str, str], arguments: Sequence[str]) -> str:
     _require_minimum(env.get("PATH", os.defpath))
     # It ends with imagegen, however that ends, and fills no disk.
     bounds = ["setpriv", "--pdeathsig", "KILL", "prlimit", f"--fsize={_LONGEST_FILE}", "--core=0", "--"]
-    # Files, since what a server has to say may be long.
+    # Files, since a server's messages may be long.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
             completed = programs.run(
@@ -152,7 +152,7 @@ def environment(
 
 
 def user_configuration(env: Mapping[str, str], pattern: str) -> list[tuple[str, str]]:
-    """Return (name, value) of the settings that match `pattern`, in git's order, of the user and the system alone.
+    """Return (name, value) of the user's and the system's settings that match `pattern`, in git's order.
 
     Raises FetchError where git cannot read them.
     """

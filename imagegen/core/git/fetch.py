@@ -1,7 +1,7 @@
 """Fetch one commit of a repository without its history, with the system's git, into a temporary directory.
 
-git runs with no configuration, hooks, prompts, credential helpers or submodules, over https alone (plain http to this
-machine and to what the user names; directories that the user names), and is limited in size and time. git verifies
+git runs with no configuration, hooks, prompts, credential helpers or submodules, only over https (plain http to this
+machine and the user's addresses; the user's directories), and is limited in size and time. git verifies
 that objects match their hashes; imagegen verifies that the commit has the tree that the matrix names, so that a
 lock pins the sources twice. Sources: git(1) and git-config(1), git 2.39; gitprotocol-v2(5) for fetching one commit
 by its hash; gitrevisions(7) for the meaning of a short name.

@@ -1,8 +1,8 @@
 """A user's directory as a source archive, of the same form as a commit's.
 
 The archive holds the working tree as git sees it (ls-files: tracked and new files, not the ignored ones; submodules
-that are checked out along with it); without git all but version control and caches, which say so themselves. What
-Python leaves behind when sources are imported or installed counts only where git tracks it.
+that are checked out along with it); without git all but version control and caches, which say so themselves. Files
+that Python writes when sources are imported or installed count only if git tracks them.
 Sources: git-ls-files(1), git 2.39; the Cache Directory Tagging Specification 0.6.
 """
 
@@ -28,7 +28,7 @@ from imagegen.oci.documents import digest_of
 _CONTROL = (".git", ".hg", ".svn")
 _LEFT = ("__pycache__", "*.pyc", "*.egg-info")  # by Python and setuptools; they carry no tag
 _LIST = ["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"]
-_LIST += [f"--exclude={pattern}" for pattern in _LEFT]  # of --others alone
+_LIST += [f"--exclude={pattern}" for pattern in _LEFT]  # only of --others
 _TAG, _TAGGED = "CACHEDIR.TAG", b"Signature: 8a477f597d28d172789f06886806bc55"
 _SDIST = ".tar.gz"  # PEP 625
 _NAMED = 5  # files in a message
@@ -121,7 +121,7 @@ def _names(root: Path, below: bytes) -> Iterator[tuple[bytes, bool]]:
         elif full.is_dir():
             yield path, True
         elif full.exists():
-            yield path, False  # neither: the caller reports it
+            yield path, False  # neither; the caller reports it
 
 
 def _top(name: bytes) -> str:
@@ -162,7 +162,7 @@ def _reader(root: Path) -> Read:
 
 
 def _difference(old: str, new: str, store: Store) -> str:
-    """Return what changed, counted and named, where the store still has the locked tree."""
+    """Count and name the changes, if the store still has the locked tree."""
     if not store.has(old):
         return f"its archive is {new}, the lock names {old}"
     before, after = _members(old, store), _members(new, store)
@@ -180,7 +180,7 @@ def _some(names: list[str]) -> str:
 
 
 def _members(digest: str, store: Store) -> dict[str, tuple[int, str, str]]:
-    """Path below the folder -> mode, target of a link, hash of what it holds."""
+    """Path below the folder -> mode, target of a link, hash of the content."""
     member_hashes = {}
     with store.open(digest) as blob, tarfile.open(fileobj=blob, mode="r|*", tarinfo=Bounded) as archive:  # type: ignore[call-overload]
         for member in members(archive):

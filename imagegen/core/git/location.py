@@ -31,13 +31,13 @@ class RemoteLocation:
 
     url: str  # without credentials
     address: Address | None  # None: `url` is a path
-    by: str | None  # what of the user's names it; None: the matrix does
+    by: str | None  # the user's file or setting that names it; None if the matrix does
 
 
 def places(url: str, settings: Settings) -> list[RemoteLocation]:
     """Return where to fetch the repository at `url`, in order; the first mirror that matches it.
 
-    Raises FetchError for what is not an address.
+    Raises FetchError if `url` is not an address.
     """
     address = parse(url)
     path, mirror_directory = urlsplit(address.url).path, mirror_name(address.host)

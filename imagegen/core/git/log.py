@@ -1,6 +1,6 @@
 """A file of the project as commits have it. The system's git reads it, and runs nothing of the repository.
 
-Sources: gitrevisions(7) for what a revision may be called and for REV:./PATH; git-rev-parse(1), git-cat-file(1),
+Sources: gitrevisions(7) for names of revisions and for REV:./PATH; git-rev-parse(1), git-cat-file(1),
 git-rev-list(1).
 """
 
@@ -49,7 +49,7 @@ def _parsed(project: Path, name: str, env: Mapping[str, str]) -> str | None:
 
 
 def _run(project: Path, arguments: Sequence[str], env: Mapping[str, str]) -> str | None:
-    """Return what git prints. None without a repository, or where it has no such thing or lacks its objects."""
+    """Return git's output. None without a repository, or if it has no such thing or lacks its objects."""
     tree = find(project, env)
     try:
         return tree.run(project, arguments) if tree else None

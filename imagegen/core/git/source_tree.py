@@ -1,6 +1,6 @@
 """A commit's tree as a source archive in the store: equal trees give equal bytes, whatever git made of them.
 
-Not by `git archive`: what that writes depends on its version, and on attributes inside the tree (export-subst).
+Not by `git archive`, whose output depends on its version, and on attributes inside the tree (export-subst).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class TreeSource:
 
 @dataclass(frozen=True)
 class PackedTree:
-    """A tar in the store, by digest, with its size in bytes; what of the tree is not in it, as paths.
+    """A tar in the store, by digest, with its size in bytes, and the paths of the tree that it lacks.
 
     `tree` and `commits` are a commit's: its tree, and the commit that it records of each of `submodules`, by path.
     """
@@ -72,7 +72,7 @@ _TREES = Cache("git", PackedTree)
 def archive(source: TreeSource, folder: str, context: Context) -> PackedTree:
     """Return the tree below one folder as an sdist-like archive; from the store if it was made before.
 
-    Raises FetchError: the commit cannot be fetched, has another tree or other submodules, is no longer where `ref`
+    Raises FetchError if the commit cannot be fetched, has another tree or other submodules, is no longer where `ref`
     leads, or contains entries that an archive must not have. If the commit is in the store and no server can be asked
     for `ref`, a warning is logged instead.
     """
@@ -107,7 +107,7 @@ def archive(source: TreeSource, folder: str, context: Context) -> PackedTree:
 
 
 def is_pointer(data: bytes) -> bool:
-    """Return whether a file is a Git LFS pointer rather than what it should be."""
+    """Return whether a file is a Git LFS pointer instead of the content."""
     return len(data) <= LARGEST_POINTER and data.startswith(_LFS)
 
 

@@ -29,7 +29,7 @@ _GROUP_WRITABLE = "100664"  # as old versions of git wrote it
 
 @dataclass(frozen=True)
 class TreeEntry:
-    """A file, link or submodule of a tree; `size` in bytes, 0 for a submodule; `object` is what to read it by."""
+    """A file, link or submodule of a tree; `size` in bytes, 0 for a submodule; `object` is the id to read it by."""
 
     mode: str
     object: str
@@ -90,7 +90,7 @@ def _require_bounded(entry: TreeEntry, count: int, total: int, where: str) -> No
 
 
 def checked(entries: Iterable[TreeEntry], where: str) -> list[TreeEntry]:
-    """The entries, sorted by the bytes of their paths. Raises FetchError for what can be no checkout."""
+    """Return the entries, sorted by the bytes of their paths. Raises FetchError if they cannot be a checkout."""
     ordered = sorted(entries, key=lambda entry: entry.path.encode())
     paths = {entry.path for entry in ordered}
     if len(paths) < len(ordered):

@@ -1,6 +1,6 @@
 """Find and read the repository around a directory without running anything that it names.
 
-Its files may be another user's. So git does not search for a repository: it is given the `.git` that is found here,
+Its files may be another user's. So git does not search for a repository, but gets the `.git` that is found here,
 and never a directory that only resembles a bare repository. As in git, the owners decide whether it is read at all;
 unlike git, root is trusted as well as the user.
 
@@ -47,7 +47,7 @@ class Worktree:
     env: Mapping[str, str]
 
     def run(self, folder: Path, arguments: Sequence[str], configuration: Mapping[str, str] | None = None) -> str:
-        """Return what git prints in a folder of the tree. Raises as `command.run`."""
+        """Return git's output in a folder of the tree. Raises as `command.run`."""
         env = command.environment(self.env, os.devnull, configuration or {})
         env |= {"GIT_DIR": str(self.directory), "GIT_WORK_TREE": str(self.top)}
         return command.run(folder, env, arguments)
@@ -85,7 +85,7 @@ def _directory(link: Path) -> Path:
 def _require_trusted(top: Path, link: Path, directory: Path, env: Mapping[str, str]) -> None:
     trusted = {0, os.geteuid()}
     if os.geteuid() == 0 and env.get("SUDO_UID", "").isdecimal():
-        trusted.add(int(env["SUDO_UID"]))  # as git: the user who runs this as root
+        trusted.add(int(env["SUDO_UID"]))  # the user who runs this as root, as in git
     for path in (top, link, directory):
         if os.path.lexists(path) and (owner := path.lstat().st_uid) not in trusted:
             if not _is_declared_safe(top, env):

@@ -1,4 +1,4 @@
-"""Addresses: credentials kept apart from what is shown, and the proxy and netrc entry that belong to a host.
+"""Addresses, with credentials kept apart from the shown text, and the proxy and netrc entry that belong to a host.
 
 All of it is read from the environment that is passed in, never from os.environ.
 """
@@ -34,7 +34,7 @@ class Address:
 
 
 def parse(url: str) -> Address:
-    """Raises FetchError for what is not an http(s) address."""
+    """Parse an address. Raises FetchError if it is not an http(s) address."""
     try:
         split = urlsplit(url)
         port = split.port

@@ -54,7 +54,7 @@ class Client:
         backoff: float = 0.5,
         patience: float = 60.0,
     ) -> None:
-        from imagegen.core.net.exchange import Exchange  # late: it imports requests, which only a fetch needs
+        from imagegen.core.net.exchange import Exchange  # late: only a fetch needs requests
 
         self._settings = settings
         self.exchange = Exchange(settings, attempts=attempts, timeout=timeout, backoff=backoff, patience=patience)
@@ -177,7 +177,7 @@ class Client:
         return digest
 
     def stream(self, url: str, into: ByteSink, *, size: int, authorization: str | None = None) -> None:
-        """Write to `into` what it lacks of the file of `size` bytes at `url`; resumes after interruptions.
+        """Write to `into` the missing bytes of the file of `size` bytes at `url`; resumes after interruptions.
 
         Nothing is verified. Raises FetchError, also for more bytes, and what `into` raises.
         """

@@ -1,4 +1,4 @@
-"""One request with its redirects, and trying again with back-off: what reading and sending share."""
+"""Send one request, follow its redirects, and try again with back-off; for reading and sending."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Answer:
 
 
 class Exchange:
-    """Requests with retries and time limits, whose numbers are those of Client. Thread-safe."""
+    """Requests with the retries and time limits of Client. Thread-safe."""
 
     def __init__(
         self, settings: Settings, *, attempts: int, timeout: tuple[float, float], backoff: float, patience: float
@@ -78,7 +78,7 @@ class Exchange:
     ) -> T:
         """Call `once` until it gives something; tries that leave `headway` where it was are counted.
 
-        `aim` is what could not be done, in errors. Raises UnreachableError, and what `once` raises on purpose.
+        `aim` is the failed action, in errors. Raises UnreachableError, and errors of `once`.
         """
         origin = None if is_file(url) else parse(url).origin
         failures, best, start = 0, headway(), time.monotonic()
@@ -215,7 +215,7 @@ class Exchange:
         silence: float | None,
     ) -> requests.Response:
         proxy = proxy_for(address, self._settings.env)
-        has_authorization = AUTHORIZATION in headers  # which requests would replace by what `auth` gives
+        has_authorization = AUTHORIZATION in headers  # which requests would replace by `auth`'s result
         return self._session().request(
             method,
             address.url,
@@ -243,7 +243,7 @@ class Exchange:
 
 
 class _Outgoing:
-    """A body as requests takes one of known length: the watchdog is reset by every piece that has left."""
+    """A body of known length, as requests takes it; every piece that has left resets the watchdog."""
 
     def __init__(self, body: Body, exchange: Exchange, line: StallWatchdog, url: str) -> None:
         self._body, self._exchange, self._line, self._url = body, exchange, line, url

@@ -66,14 +66,14 @@ class Partial:
 def partial(store: Store, sha256: str, limit: int) -> Iterator[Partial]:
     """Yield the existing part of the download, locked; a part longer than `limit` bytes is emptied.
 
-    A part that is left stays for a later run, unless a file did not fit on the store's disk, this one or another: the
-    others need the disk space more. Raises StoreError when the disk is full or read-only.
+    A part that is left stays for a later run, unless this or another file did not fit on the store's disk, because the
+    others need the space more. Raises StoreError when the disk is full or read-only.
     """
     path = store.root / "tmp" / f"{PART}{sha256}"
     with store.explained(), _locked(path) as file:
         part = Partial(file, path, limit)
         try:
-            with store.explained():  # first: it is what finds the disk full
+            with store.explained():  # first, because it detects a full disk
                 yield part
                 file.flush()
         except BaseException:

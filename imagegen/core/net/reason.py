@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from imagegen.core.errors import ImagegenError
 from imagegen.core.text import cut, redact
 
-_MAX_REASON = 300  # characters of what others say
+_MAX_REASON = 300  # characters of an error of another program
 _UNTIMELY = {9: "is not valid yet", 10: "is not valid any more"}  # OpenSSL's X509_V_ERR codes
 _MEANINGS: tuple[tuple[type[BaseException], str], ...] = (
     (socket.gaierror, "no host of that name is known here: "),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-CHUNK = 1 << 18  # bytes: what is read at once, and the headway that a try must make to count as none
+CHUNK = 1 << 18  # bytes that are read at once, and the headway that a try must make to count as none
 AUTHORIZATION = "Authorization"
 
 

@@ -16,7 +16,7 @@ from imagegen.core.net.request import Body, authorized
 
 _SILENCE = 300.0  # seconds: a registry moves gigabytes before it answers the request that ends an upload
 WRITTEN = "be written to"  # the aim of requests with a body, in errors
-_MAX_SAID = 1 << 16  # bytes that are read of what a server says
+_MAX_SAID = 1 << 16  # bytes that are read of a server's answer
 
 T = TypeVar("T")
 

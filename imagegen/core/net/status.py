@@ -23,7 +23,7 @@ _BUSY = frozenset({429, 503})  # said of the whole server, not of one file
 
 
 class UnavailableError(FetchError):
-    """No usable answer: the server does not respond, or refuses to let this user read."""
+    """The server does not respond, or refuses to let this user read."""
 
     code = "fetch-unavailable"
 

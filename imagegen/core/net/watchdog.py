@@ -19,7 +19,7 @@ from requests.adapters import HTTPAdapter
 
 from imagegen.core import stopping
 
-_here = threading.local()  # .line: the watchdog of the exchange that this thread is in
+_here = threading.local()  # .line is the watchdog of this thread's exchange
 
 
 class StallWatchdog:

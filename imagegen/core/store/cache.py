@@ -27,7 +27,7 @@ class Cache(Generic[V]):
     """Results of one kind, of the type `form`, by key ("sha256:...").
 
     A record that `put` did not write, or wrote under another key or in another form, counts as absent. A user with
-    write access to the store can forge one: the digest in the lock's record is what protects a build against that.
+    write access to the store can forge one; the digest in the lock's record protects a build against that.
     """
 
     def __init__(self, kind: str, form: type[V]) -> None:

@@ -14,7 +14,7 @@ from imagegen.core.progress import human
 FULL = (errno.ENOSPC, errno.EDQUOT)
 LIMITS = (errno.EMFILE, errno.ENFILE)  # of open files
 _OPEN_FILES = 1024
-# What a disk, a network file system or a limit of the machine answers; a wrong path or a fault of imagegen does not.
+# Errors of a disk, a network file system or a limit of the machine, not of a wrong path or a fault of imagegen.
 _SYSTEM = frozenset((
     *FULL, *LIMITS, errno.EIO, errno.ESTALE, errno.EROFS, errno.EACCES, errno.EPERM, errno.EBUSY, errno.ENOLCK,
     errno.ENOMEM, errno.ENXIO, errno.ENODEV, errno.EUCLEAN, errno.EREMOTEIO,
@@ -92,7 +92,7 @@ def require(path: Path, what: str, fix: str | None, needed: int) -> None:
 
 
 def full(path: Path, what: str, fix: str | None, needed: int = 0) -> StoreError:
-    """Return the error for a full disk; `needed` is the estimate in bytes of what does not fit."""
+    """Return the error for a full disk; `needed` is the estimated size in bytes."""
     why = f"{human(free(path))} are free there"
     if needed:
         why += f", and this takes about {human(needed)} in all"
@@ -101,7 +101,7 @@ def full(path: Path, what: str, fix: str | None, needed: int = 0) -> StoreError:
 
 @contextmanager
 def made_for(output: Path) -> Iterator[None]:
-    """Make the directory that will hold `output`; if the block fails, remove what was made and is empty."""
+    """Make the directory that will hold `output`; if the block fails, remove the new directories that are empty."""
     missing = [folder for folder in output.parents if not folder.exists()]
     try:
         output.parent.mkdir(parents=True, exist_ok=True)

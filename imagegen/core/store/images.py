@@ -25,7 +25,7 @@ _OUTPUT, _REMEDY = "the output directory", "name another one"
 def keep(store: Store, name: str, digest: str, size: int) -> None:
     """Point `name` at a manifest of the store; an image that is pointed at is never collected.
 
-    Its layers need not be here, where a registry has them; what is here of it stays.
+    Its layers need not be here if a registry has them; its blobs that are here stay.
     """
     with store.lock("index"):
         entries = [entry for entry in _entries(store) if _name(entry) != name]
@@ -38,7 +38,7 @@ def images(store: Store) -> dict[str, str]:
 
 
 def parts(store: Store, digest: str) -> dict[str, str]:
-    """Digest -> what it is, of all that the image with this manifest is made of; what its layers unpack to, too.
+    """Return the kind of each blob of the image with this manifest, and of its unpacked layers, by digest.
 
     Raises StoreError when the manifest or its config is absent or damaged, FetchError for a manifest of another kind.
     """
@@ -104,7 +104,7 @@ def export(store: Store, digest: str, directory: Path, name: str) -> None:
 
 @contextmanager
 def filling(directory: Path, needed: int = 0) -> Iterator[Path]:
-    """A folder beside `directory` that takes its place at the end: it appears complete or not at all.
+    """Yield a folder next to `directory` that takes its place at the end, complete or not at all.
 
     `needed` is how many bytes will be written, as far as that is known. Raises StoreError when `directory` exists and
     is not an empty directory, and when it cannot be written.
@@ -121,7 +121,7 @@ def filling(directory: Path, needed: int = 0) -> Iterator[Path]:
 
 @contextmanager
 def filling_file(file: Path) -> Iterator[Path]:
-    """Yield the path of a file to write, which becomes `file` at the end: it appears complete or not at all.
+    """Yield the path of a file to write, which becomes `file` at the end, complete or not at all.
 
     Raises StoreError when `file` exists, and when it cannot be written.
     """

@@ -1,6 +1,6 @@
 """The store: a content-addressed OCI image layout, shared by concurrent builds.
 
-Source: OCI image-spec v1.1, image-layout.md. Beside the layout's own entries there are `records/` (cached results by
+Source: OCI image-spec v1.1, image-layout.md. Next to the layout's own entries there are `records/` (cached results by
 key of their inputs), `rootfs/` (unpacked bases, remade when missing), `tmp/` and `locks/`.
 
 Writers write to a temporary name, fsync, and rename; a killed build leaves nothing that a later one would trust.
@@ -52,7 +52,7 @@ class DamagedError(StoreError):
 class Store:
     """Blobs by digest, and the records of `Cache`. Raises StoreError for damage, a full disk, a read-only store.
 
-    Opening it removes what killed builds left unfinished.
+    Opening it removes unfinished files of killed builds.
     """
 
     def __init__(self, root: Path) -> None:
@@ -212,7 +212,7 @@ class Store:
     def replace(self, name: Path | str, data: bytes, *, sync: bool = True) -> None:
         """Replace a small file of the store (not a blob) whole: readers see the old content or the new.
 
-        Without `sync` a power failure may leave less of it: enough for what carries a seal.
+        Without `sync` a power failure may leave less of it, which is enough for content with a seal.
         """
         with self.explained():
             handle, fresh = temporary.new_file(self.root / "tmp", "new-")
@@ -227,7 +227,7 @@ class Store:
                 fresh.unlink(missing_ok=True)
 
     def expect(self, size: int) -> None:
-        """Refuse now what would fill the disk later: StoreError when fewer than `size` bytes are free.
+        """Raise StoreError now if fewer than `size` bytes are free, instead of filling the disk later.
 
         Should the disk be full later all the same, the error names the size.
         """
@@ -259,7 +259,7 @@ class Store:
 
 
 class BlobWriter:
-    """Hashes what it writes. Use through `Store.writer`."""
+    """A writer that hashes its data. Use through `Store.writer`."""
 
     def __init__(self, store: Store, file: BinaryIO, path: Path) -> None:
         self._store, self._file, self._path = store, file, path
@@ -286,7 +286,7 @@ class BlobWriter:
         return digest
 
     def discard(self) -> None:
-        """Remove what was not committed. `write` and `commit` report a full disk; this does not report it again."""
+        """Remove an uncommitted blob. `write` and `commit` report a full disk; this does not report it again."""
         try:
             self._path.unlink(missing_ok=True)
         finally:

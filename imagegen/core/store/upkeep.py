@@ -1,4 +1,4 @@
-"""Maintenance of a store: check every blob, collect what nothing needs, measure its size."""
+"""Maintenance of a store: check every blob, collect unneeded ones, measure its size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ YOUNG = 24 * 3600
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes on disk, by what they are for."""
+    """Bytes on disk, by purpose."""
 
     blobs: int
     rootfs: int
@@ -81,7 +81,7 @@ def collect(store: Store, required: Iterable[str], now: float | None = None) -> 
     now = time.time() if now is None else now
     keep = set(required)
     for digest in images(store).values():
-        with suppress(FetchError, StoreError):  # of an image that is not whole, what others want is kept
+        with suppress(FetchError, StoreError):  # of an incomplete image, only blobs of others are kept
             keep |= parts(store, digest).keys()
     freed = 0
     for path in [*map(store.path, blobs(store)), *(store.root / "rootfs").iterdir()]:
@@ -97,7 +97,7 @@ def collect(store: Store, required: Iterable[str], now: float | None = None) -> 
 def _remove(store: Store, path: Path, now: float) -> int:
     """Remove a file or a tree unless it is in use; returns its bytes.
 
-    A tree takes time: it loses its name first, so that a killed collector leaves no part of it that a build would use.
+    A tree takes time, so it loses its name first: a killed collector leaves no part of it that a build would use.
     """
     size = _size(path) + _tree(path)
     with store.temporary_directory("collected") as aside, store.gate(fcntl.LOCK_EX):
