@@ -1,4 +1,4 @@
-"""A Docker engine: the user's or a private one; loading images, running containers, building Dockerfiles."""
+"""Use the user's Docker engine or a private one: load images, run containers, build Dockerfiles."""
 
 from imagegen.engine.client import Engine
 from imagegen.engine.containers import Container, Outcome, signal_name

@@ -30,7 +30,7 @@ from imagegen.engine.remote import pull
 from imagegen.engine.requirements import ENGINE_FLOOR, INSTALL, shortcomings
 
 TIMEOUT = 20  # seconds for an engine to report its version
-SILENCE = 600  # seconds without a byte after which it is given up: it may unpack gigabytes without a word
+SILENCE = 600  # seconds without a byte after which it is given up; it may unpack gigabytes without a word
 
 
 class Engine:
@@ -93,7 +93,7 @@ class Engine:
         return f"your Docker {version} ({self._settings.env.get('DOCKER_HOST') or self.client.api.base_url})"
 
     def info(self) -> dict[str, Any]:
-        """Return what the engine reports about itself and its host (API: /info)."""
+        """Return the engine's report about itself and its host (API: /info)."""
         with explained("asking the engine what it is"):
             found: dict[str, Any] = self.client.info()
         return found
@@ -105,7 +105,7 @@ class Engine:
     def load(self, store: Store, digest: str, tag: str, progress: Progress | None = None) -> None:
         """Make the store's image with this manifest digest available in the engine as `tag`.
 
-        Only what the engine lacks is sent; a tag of another image moves, as with `docker tag`. Afterwards the engine's
+        Only missing blobs are sent; a tag of another image moves, as with `docker tag`. Afterwards the engine's
         image has exactly this digest. Raises EngineError when the engine refuses, StoreError when the store is damaged.
         """
         load(self.client, store, digest, tag, progress or Quiet())
@@ -174,7 +174,7 @@ class Engine:
         return inspect_container(self.client, name)
 
     def exec_in(self, name: str, argv: Sequence[str]) -> bytes:
-        """Return what a program prints in a container of the user's, which is not changed.
+        """Return a program's output in a container of the user's, which is not changed.
 
         Raises ContainerError when the container has ended, EngineError when the engine fails or the program does not
         end.
@@ -190,7 +190,7 @@ class Engine:
         builder: str | None = None,
         on_line: Callable[[str], None] | None = None,
     ) -> str:
-        """Run `docker buildx` with `args` in `cwd` on this engine; returns what it printed on stdout.
+        """Run `docker buildx` with `args` in `cwd` on this engine; returns its stdout.
 
         `builder` names one of the user's own builders, local or not, to use instead. `on_line` is called with each line
         of the plain progress, in place of showing it.

@@ -45,7 +45,7 @@ def open_client(location: Mapping[str, Any], patience: int) -> docker.DockerClie
 
 
 def _knock(path: str) -> None:
-    """Raise EngineError if no engine listens at the socket: the SDK would leave its own socket open."""
+    """Raise EngineError if no engine listens at the socket, because the SDK would leave its own socket open."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(path)

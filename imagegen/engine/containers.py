@@ -106,7 +106,7 @@ class Container:
             if reader.is_alive():
                 raise TimeoutError(f"{argv[0]} still running after {timeout} s")
         finally:
-            if reader.is_alive() or endless:  # a timeout or an interrupt; or nothing reads what the program prints
+            if reader.is_alive() or endless:  # a timeout or an interrupt; or nothing reads the program's output
                 self.kill()
                 reader.join(_GRACE)
             close_stream(stream)

@@ -62,7 +62,7 @@ def exec_in(client: docker.DockerClient, name: str, argv: Sequence[str], *, pati
 
     Raises ContainerError when the container has ended, EngineError when the engine fails, and when the program, which
     comes from the container and is not trusted, runs for more than `patience` seconds or prints more than a report has.
-    It is left running then: the API can only end the whole container, which imagegen did not start.
+    It is left running then, because the API can only end the whole container, which imagegen did not start.
     """
     api, doing = client.api, f"running {argv[0]} in the container {name}"
     with explained(doing), of_a_container(doing):

@@ -124,7 +124,7 @@ def pulled(
             else:
                 yield name
         finally:
-            with suppress(EngineError):  # the engine may be what failed
+            with suppress(EngineError):  # the engine may have failed
                 forget(client, name)
 
 
@@ -178,7 +178,7 @@ def _load_archive(client: docker.DockerClient, image: Loadable, tag: str, progre
 
 
 def _held(client: docker.DockerClient, store: Store) -> frozenset[str]:
-    """Digests of blobs that the engine has: those of its images whose manifests are in the store."""
+    """Return the digests of blobs that the engine has in images whose manifests are in the store."""
     held: set[str] = set()
     with explained("listing images"):
         digests = [str(image["Id"]) for image in client.api.images()]

@@ -1,4 +1,4 @@
-"""Load an image from the bottom while its top is still being made: an engine keeps what it has unpacked."""
+"""Load an image from the bottom while its top is still being made, because an engine keeps unpacked layers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Loading:
     def __init__(self, client: docker.DockerClient, store: Store) -> None:
         self._client, self._store = client, store
         self._newest: Image | None = None
-        self._part = ExitStack()  # holds what the engine has so far
+        self._part = ExitStack()  # holds the layers that the engine has so far
         self._changed = threading.Condition()
         self._over = False
         self._stop = threading.Event()

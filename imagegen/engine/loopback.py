@@ -22,7 +22,7 @@ from imagegen.core.progress import Meter
 from imagegen.core.store import Store
 from imagegen.oci.documents import Descriptor
 
-_TLS_HANDSHAKE = b"\x16"  # RFC 8446 section 5.1: the content type that a client's hello begins with
+_TLS_HANDSHAKE = b"\x16"  # the content type that begins a client's hello, RFC 8446 section 5.1
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 _CHUNK = 1 << 20
 
@@ -94,7 +94,7 @@ class _Server(http.server.ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore a client that disconnects: the pull reports what failed."""
+        """Ignore a client that disconnects; the pull reports what failed."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -159,7 +159,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 start += count
                 if "/blobs/" in self.path:
                     self.server.meter.advance(count)
-            # The engine has its own copy now; this one need not push out of the page cache what others read.
+            # The engine has its own copy now; this one need not displace other files in the page cache.
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def _headers(self, status: HTTPStatus, media_type: str, length: int, *extra: tuple[str, str]) -> None:
@@ -172,7 +172,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it so
-        """Log nothing: the pull has its own progress."""
+        """Log nothing, because the pull has its own progress."""
 
 
 def _span(header: str | None, size: int) -> tuple[int, int] | None:

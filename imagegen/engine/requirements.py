@@ -15,7 +15,7 @@ BUILDX_FLOOR = Version("0.13")
 
 
 def shortcomings(info: Any) -> tuple[str, ...]:
-    """Why an engine cannot be used, as sentences; empty when it can. `info` is what the API's /info gives."""
+    """Why an engine cannot be used, as sentences; empty when it can. `info` is the API's /info."""
     if not isinstance(info, dict) or "ServerVersion" not in info:
         return ("it does not say what it is, as a Docker engine would",)
     sentences = []
@@ -36,7 +36,7 @@ def shortcomings(info: Any) -> tuple[str, ...]:
 
 
 def buildx_version(output: str) -> Version | None:
-    """The version in what `docker buildx version` prints ("github.com/docker/buildx 0.13.1+ds1 ..."), or None."""
+    """The version in `docker buildx version`'s output ("github.com/docker/buildx 0.13.1+ds1 ..."), or None."""
     match = re.search(r"\bv?(\d+\.\d+\.\d+)", output)
     return Version(match[1]) if match else None
 

@@ -37,12 +37,12 @@ from imagegen.export import Entry, RootFiles, contents, read_tree
 from imagegen.image.layers import Image
 
 PROGRAM = "mksquashfs"
-BLOCK = 1 << 20  # bytes of a data block, the format's largest: the files of a stack are large and read whole
+BLOCK = 1 << 20  # bytes of a data block, the format's largest; files of a stack are large and read whole
 LEVEL = 6  # of zstd
 _FIX = "install squashfs-tools 4.5 or later: apt-get install squashfs-tools"
 _IS_OLD = re.compile("invalid option|[Cc]ompressor")  # releases without -tar, or without zstd
 _KINDS = {"file": tarfile.REGTYPE, "directory": tarfile.DIRTYPE, "symlink": tarfile.SYMTYPE}
-# Variables that enroot drops (another form of name, its own prefix) or changes: it replaces ${NAME} by the host's
+# Variables that enroot drops (another form of name, its own prefix) or changes. It replaces ${NAME} by the host's
 # variable, ends a value at a newline, and removes quotes around it.
 _VARIABLE = re.compile(r"(?!ENROOT_)[A-Za-z_][A-Za-z0-9_]*=(?![\"'])(?!.*\$\{)[^\n]*", re.DOTALL)
 

@@ -1,4 +1,4 @@
-"""The stage in which source builds run: the lock of its wheels, and a build's specification for the worker."""
+"""Make the lock of the stage in which source builds run, and a build's specification for the worker."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from imagegen.core.image_format import EPOCH
 from imagegen.lock.model import Lock, LockedBuild
 from imagegen.spec.recipe import Recipe
 
-_SPEC_FORMAT = 2  # of what checks/worker/build.py reads
+_SPEC_FORMAT = 2  # of the input of checks/worker/build.py
 _HEX = 12  # digits of the key in the cache's name
 
 
 def toolchain(lock: Lock) -> Lock:
-    """Return the lock of the stage that every build starts from: the wheels that the lock's builds compile against."""
+    """Return the lock of the stage that every build starts from, with the wheels that the builds compile against."""
     names = {name for build in lock.builds for name in build.against}
     file_conflicts = [
         replace(file_conflict, over=over)

@@ -1,6 +1,6 @@
 """Documents of OCI images: descriptors, manifests, indexes, configs, artifacts.
 
-What is read is hostile: a registry may send anything, and what it sends ends up in locks. A document of another form is
+Documents are hostile: a registry may send anything, and its data end up in locks. A document of another form is
 an error. Sources: OCI image-spec v1.1 (descriptor.md, manifest.md, image-index.md, config.md, layer.md, annotations.md)
 and Docker's image manifest version 2, schema 2, which has the same fields under other media types.
 """
@@ -23,7 +23,7 @@ from imagegen.core.text import unprintable
 from imagegen.core.types import Digest, Line, Size, Variable
 from imagegen.core.validation import UNWRITTEN, field_info, string
 
-MAX_MANIFEST = 4 << 20  # bytes: what registries take of a manifest (distribution-spec v1.1)
+MAX_MANIFEST = 4 << 20  # bytes of a manifest that registries take (distribution-spec v1.1)
 MAX_CONFIG = 8 << 20
 MAX_LAYERS = 127  # overlay file systems end there
 MAX_LAYER = 64 << 30  # bytes
@@ -46,8 +46,8 @@ LAYER_TYPES = {TAR_TYPE: "", GZIP_TYPE: "gzip", ZSTD_TYPE: "zstd"}
 LAYER_TYPES |= {_DOCKER_TAR: "", f"{_DOCKER_TAR}.gzip": "gzip", f"{_DOCKER_TAR}.zstd": "zstd"}
 MediaType = Annotated[str, string("|".join(map(re.escape, LAYER_TYPES)), meaning="the media type of a layer")]
 ACCEPT = ", ".join((*_MANIFESTS, *_INDEXES))
-REF_NAME = "org.opencontainers.image.ref.name"  # annotation: an image's name in a layout
-_TITLE = "org.opencontainers.image.title"  # annotation: the file name of an artifact's blob
+REF_NAME = "org.opencontainers.image.ref.name"  # annotation with an image's name in a layout
+_TITLE = "org.opencontainers.image.title"  # annotation with the file name of an artifact's blob
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*=")  # it may become an instruction of a Dockerfile
 
@@ -136,7 +136,7 @@ class ImageConfig:
 
 @dataclass(frozen=True)
 class RemoteImage:
-    """One platform's image: the digest of its manifest, and the parts that the manifest and its config name.
+    """One platform's image, with its manifest's digest, and the parts that the manifest and its config name.
 
     Annotations and the order of the fields are of a lock, which holds it as a base's content (lock/foundation.py).
     """
@@ -239,7 +239,7 @@ def read_images(data: bytes, media_type: str, where: str) -> list[tuple[str, Des
 
 
 def write_image_index(images: Mapping[str, Descriptor]) -> bytes:
-    """Return the index of an image's manifests by platform ("linux/arm64"); these alone decide its bytes.
+    """Return the index of an image's manifests by platform ("linux/arm64"); only these decide its bytes.
 
     Source: OCI image-spec v1.1, image-index.md.
     """
@@ -251,9 +251,9 @@ def write_image_index(images: Mapping[str, Descriptor]) -> bytes:
 
 
 def read_entry(entry: Any) -> tuple[Descriptor, str, dict[str, str]] | None:
-    """Parse an index's entry: what it names, its artifact type ("" for none), and the annotations in plain text.
+    """Parse an index's entry into a descriptor, its artifact type ("" for none), and annotations in plain text.
 
-    None for what is not an entry, or has a digest of another kind: others may list what they like.
+    None if `entry` is invalid or has a digest of another kind, because others may list any value.
     """
     try:
         descriptor = _descriptor(entry)
@@ -352,7 +352,7 @@ def _load(data: bytes, media_type: str, where: str) -> tuple[dict[str, Any], Any
 
 
 def _choose(entries: Any, platform: Platform, where: str) -> Descriptor:
-    """Return the platform's manifest: the first without a processor variant, else the first."""
+    """Return the platform's first manifest without a processor variant, else its first manifest."""
     fitting: list[tuple[bool, int, dict[str, Any]]] = []
     offered: list[str] = []
     for entry in (_table(item, "an entry of its index") for item in _list(entries, "manifests")):

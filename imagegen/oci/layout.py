@@ -1,6 +1,6 @@
 """OCI image layouts.
 
-A layout has blobs by digest in a directory, and an index of its manifests by name: the store, exports, mirrors in
+A layout has blobs by digest in a directory, and an index of its manifests by name. The store, exports, mirrors in
 directories and archives for engines have this form. Source: OCI image-spec v1.1, image-layout.md (oci-layout,
 index.json, blobs).
 """
@@ -23,7 +23,7 @@ _CHUNK = 1 << 20  # bytes
 
 
 def blob_name(digest: str) -> str:
-    """Return the path of a blob in a layout. Raises FetchError for what is not a digest."""
+    """Return the path of a blob in a layout. Raises FetchError for an invalid digest."""
     if not is_digest(digest):
         raise FetchError(f"{digest!r} is not a digest", code="fetch-invalid-digest")
     return f"{BLOBS}/{digest.removeprefix('sha256:')}"
@@ -53,7 +53,7 @@ class Layout:
         self.root = root
 
     def path(self, digest: str) -> Path:
-        """Return the path of a blob, whether it exists or not. Raises FetchError for what is not a digest."""
+        """Return the path of a blob, whether it exists or not. Raises FetchError for an invalid digest."""
         return self.root / blob_name(digest)
 
     def entries(self) -> list[dict[str, Any]]:
@@ -67,7 +67,7 @@ class Layout:
         return next((str(entry["digest"]) for entry in self.entries() if name_of(entry) == name), None)
 
     def open(self, digest: str) -> BinaryIO:
-        """Open a blob, unverified. Raises OSError, FetchError for what is not a digest."""
+        """Open a blob, unverified. Raises OSError, FetchError for an invalid digest."""
         # A pipe of that name must not block.
         return open(os.open(self.path(digest), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
 
@@ -91,7 +91,7 @@ class Layout:
         return content
 
     def create(self) -> None:
-        """Create what an empty layout has, index.json aside, where it is absent. Raises OSError."""
+        """Create the missing files of an empty layout, except index.json. Raises OSError."""
         (self.root / BLOBS).mkdir(parents=True, exist_ok=True)
         if not (self.root / LAYOUT_FILE).exists():
             data.write(self.root / LAYOUT_FILE, LAYOUT_VERSION)

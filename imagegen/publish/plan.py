@@ -1,4 +1,4 @@
-"""Plan what publishing does, for `--dry-run`. No I/O.
+"""Plan a publication, for `--dry-run`. No I/O.
 
 The record of a lock has the layers and the digest of its image. Without a record, the plan lists the sizes and digests
 that are not known before a build.

@@ -1,6 +1,6 @@
 """Convert the licence fields of packages to SPDX expressions if they are unambiguous, else keep their text.
 
-Sources: the SPDX specification 2.3, annex D (expressions), PEP 639, Debian's machine-readable copyright format 1.0;
+Sources: SPDX specification 2.3, annex D (expressions), PEP 639, Debian's machine-readable copyright format 1.0;
 data/spdx.yaml has the meanings of words. A licence is unambiguous if a package states an expression, or a name that
 only one licence has, and if its other fields do not contradict it.
 """

@@ -1,7 +1,7 @@
 """The team's wheelhouse: wheels in a repository of a registry, each an artifact whose tag is derived from its key.
 
-Sources: OCI image-spec v1.1, manifest.md (artifacts, the empty descriptor); distribution-spec v1.1 (what a tag may
-be). Every account with write access decides what others install. A pulled wheel must therefore have the requested
+Sources: OCI image-spec v1.1, manifest.md (artifacts, the empty descriptor); distribution-spec v1.1 (syntax of
+tags). Every account with write access decides what others install. A pulled wheel must therefore have the requested
 key, the listed digests and a matching file name, and is audited like any other.
 """
 

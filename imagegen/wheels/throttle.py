@@ -21,7 +21,7 @@ _ENOUGH = 1 << 40  # bytes of its memory
 
 GB = 10**9
 
-# For builds without measurements. 5 GB: the value that flash-attention's setup.py at 0251105a uses for an nvcc thread.
+# Without measurements. 5 GB is the value that flash-attention's setup.py at 0251105a uses for an nvcc thread.
 # 8 GB: more than the largest single compiler that was measured (7.04 GB, cicc, flash-attn 2.8.3, 2026-11-20).
 UNKNOWN = Cost(0, 0.0, 5 * GB, 8 * GB, "flash-attention's setup.py at 0251105a, and its largest compiler, 2026-11-20")
 
@@ -144,7 +144,7 @@ def share(works: Mapping[str, BuildJob], machine: Machine, reserved: int = 0) ->
 
 
 def halved(plan: JobPlan) -> JobPlan | None:
-    """Return the plan to try after a build ran out of memory; None: there is nothing smaller.
+    """Return the plan to try after a build ran out of memory; None if nothing is smaller.
 
     Jobs first: another number of nvcc's threads changes the commands, and ninja would compile everything again.
     """

@@ -1,6 +1,6 @@
 """Build a base from Debian packages as a layer.
 
-What decides the bytes of a base is its packages and this module: mmdebstrap, run offline, unpacks them and lets the
+Its packages and this module decide the bytes of a base: mmdebstrap, run offline, unpacks them and lets the
 base's own dpkg install them in one call, in an order that dpkg finds; apt takes no part in that, and the files that
 mmdebstrap itself writes or copies from the host are dropped. So the version of mmdebstrap on the host is not part of
 the key. Packages above a base are installed over its tree by the image's own apt (`installer`).
@@ -38,7 +38,7 @@ from imagegen.oci.documents import PLATFORMS, LayerDescriptor, digest_of
 
 FORMAT = 1  # raise it with every change here, in normalise.py or in data/ that changes bytes
 BASES = Cache("base", LayerDescriptor)
-_PEAK = 12  # bytes for a byte of package: the packages twice; tree, tar and normalised tar, three times as large each
+_PEAK = 12  # bytes for a byte of package: packages twice; tree, tar and normalised tar, three times as large each
 _FIELD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:~-]*")
 # /bin and its like are links into /usr from the start, as the package usr-is-merged demands.
 _MERGE_USR = 'for d in bin sbin lib lib64; do mkdir -p "$1/usr/$d" && ln -s "usr/$d" "$1/$d" || exit 1; done'

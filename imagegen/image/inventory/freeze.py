@@ -22,7 +22,7 @@ from imagegen.image.inventory.tree import FileTree, Regular, join, place
 _MAX_TEXT = 4 << 20  # bytes
 _MAX_STATUS = 64 << 20
 _DEBIAN_SITE = "/python3/dist-packages"  # of Debian's own packages
-_MINIMAL = frozenset({"required", "important"})  # priorities of what every system has
+_MINIMAL = frozenset({"required", "important"})  # priorities of packages that every system has
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Layers as streams.
 
-What comes in pieces or is compressed is read as a file is, held to its digest, and never kept.
+Compressed data and data in pieces are read as a file is, verified against a digest, and never kept.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from imagegen.image.inventory.layers import LayerEntry, Stream, read_layer
 _CHUNK = 1 << 20
 _AHEAD = 8 << 20  # bytes buffered ahead of the reader
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-_WINDOW = 128 << 20  # bytes that a zstd frame may ask for: what the format's documentation wants decoders to take
+_WINDOW = 128 << 20  # bytes that a zstd frame may ask for; the format's documentation wants decoders to take it
 _DAMAGED = (zlib.error, isal_zlib.error, zstandard.ZstdError, gzip.BadGzipFile, EOFError)
 
 

@@ -38,7 +38,7 @@ class WheelScanner:
     ) -> None:
         self._store, self._locked, self._wheel, self._python = store, locked, wheel, python
         self._files = files
-        self._found: dict[str, bytes] = {}  # path relative to site-packages -> what `facts.file_text` makes of its file
+        self._found: dict[str, bytes] = {}  # path relative to site-packages -> result of `facts.file_text`
         self._modules = extras.optional_modules(wheel.requires)
         self._imports: dict[str, list[OptionalImport]] = {}  # by path
         self._site = site_packages(python)

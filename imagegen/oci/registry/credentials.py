@@ -19,7 +19,7 @@ from imagegen.core.data import parse_json
 from imagegen.core.errors import FetchError
 from imagegen.oci.registry.reference import HUB
 
-_HUB_KEY = "https://index.docker.io/v1/"  # what `docker login` without a server writes
+_HUB_KEY = "https://index.docker.io/v1/"  # written by `docker login` without a server
 _HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _HELPER_TIMEOUT = 30  # seconds; it may ask a key ring, never a person
 _PASSED_ON = ("PATH", "HOME", "DOCKER_CONFIG", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "GNUPGHOME")
@@ -44,7 +44,7 @@ class Credentials:
 def credentials_for(host: str, env: Mapping[str, str]) -> Credentials | None:
     """Return the credentials of Docker's configuration and helpers for the registry `host`; None without any.
 
-    Raises FetchError when the file or a helper's answer cannot be read, or holds what only a browser login can use.
+    Raises FetchError when the file or a helper's answer cannot be read, or holds a token that only a browser can use.
     """
     directory = env.get("DOCKER_CONFIG") or (f"{env['HOME']}/.docker" if env.get("HOME") else None)
     if directory is None:
@@ -104,7 +104,7 @@ def _entry(entry: Mapping[str, Any], path: Path, host: str) -> Credentials:
 
 
 def _ask(helper: str, key: str, env: Mapping[str, str]) -> Credentials | None:
-    """Return what the credential helper has for `key`; None for a helper that is absent or has nothing."""
+    """Return the credential helper's credentials for `key`; None if the helper is absent or has none."""
     if not _HELPER.fullmatch(helper):
         raise FetchError(
             "Docker's configuration names a credential helper that cannot be one",

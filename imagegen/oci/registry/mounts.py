@@ -38,6 +38,6 @@ class Mounts:
                 self._repositories.remove(repository)
 
     def give_up(self) -> None:
-        """Remove all repositories: the registry does not support mounts."""
+        """Remove all repositories, because the registry does not support mounts."""
         with self._lock:
             self._repositories.clear()

@@ -1,7 +1,7 @@
 """Push to a repository of a registry: blobs from the store, and last the manifest that names them.
 
-Source: OCI distribution-spec v1.1 (the push half; checking and resuming an upload too). Registries differ in what they
-keep of an interrupted upload: some all that arrived, some what they had acknowledged, distribution 2.8 nothing. So an
+Source: OCI distribution-spec v1.1 (the push half; checking and resuming an upload too). Some registries keep all bytes
+of an interrupted upload, some only the acknowledged ones, and distribution 2.8 none. So an
 upload resumes at the offset that the registry states, and starts again where the registry has lost it.
 """
 
@@ -85,7 +85,7 @@ class PushTotals:
 class PushTarget:
     """A repository of a registry to push to; a mirror that the environment names is used in its place. Thread-safe.
 
-    `mounts` are repositories that may have some of the blobs already: those of the same registry are queried in their
+    `mounts` are repositories that may have some of the blobs already. The ones in the same registry are queried in
     order, and the blobs that they have are mounted, not pushed.
     """
 
@@ -102,7 +102,7 @@ class PushTarget:
         self._session = RegistrySession(target, client, settings, actions="pull,push", also=tuple(self._others))
         self._reader = Repository(reference, client, settings)
         self._listing = threading.Lock()
-        self._listed: dict[str, dict[str, dict[str, Any]]] = {}  # of each subject what this target has attached
+        self._listed: dict[str, dict[str, dict[str, Any]]] = {}  # attachments of this target, by subject
 
     def reach(self) -> None:
         """Raise PublishError within seconds if the registry does not respond at its address."""
@@ -184,7 +184,7 @@ class PushTarget:
         return reply.headers.get("Docker-Content-Digest", "")
 
     def put(self, manifest: bytes, media_type: str, tag: str | None = None) -> str:
-        """Write a manifest, whose blobs are there, and return its digest. Without a tag it is known by that alone.
+        """Write a manifest, whose blobs are there, and return its digest. Without a tag, only that identifies it.
 
         Raises PublishError, also when the registry took it for another one.
         """
@@ -194,7 +194,7 @@ class PushTarget:
     def attach(
         self, subject: Descriptor, artifact_type: str, blob: bytes, media_type: str, annotations: Mapping[str, str]
     ) -> str:
-        """Attach a document to a manifest, which need not be there yet; the digest of what is attached.
+        """Attach a document to a manifest, which need not be there yet; return the document's digest.
 
         The same again is the same artifact. A registry that keeps no lists of referrers gets one, as clients keep it.
         Raises PublishError.
@@ -318,7 +318,7 @@ class PushTarget:
         return reply
 
     def _list(self, subject: str) -> None:
-        """Add what was attached to the subject to its referrers list, which clients maintain, where it is missing.
+        """Add missing attachments of the subject to its referrers list, which clients maintain.
 
         The API has no atomic update of such a list, and a concurrent writer's entries can be lost: so each writer reads
         the list again after writing.
@@ -373,7 +373,7 @@ class PushTarget:
             ) from error
 
     def _refusal(self, reply: Reply, what: str, otherwise: str = "") -> PublishError:
-        """`otherwise` is what is wrong where the status is fine."""
+        """`otherwise` is the fault if the status is fine."""
         if reply.status in _DONE:
             return PublishError(
                 f"{what} is not at {self._reference.name} as it is here",

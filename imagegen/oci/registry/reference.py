@@ -1,6 +1,6 @@
 """Names of images: which registry, which repository, which tag or digest; and where the registry is found here.
 
-Sources: the grammar of distribution's `reference` package (domain, path components, tag), OCI distribution-spec v1.1
+Sources: grammar of distribution's `reference` package (domain, path components, tag), OCI distribution-spec v1.1
 for repository names and tags. A name without a registry is Docker Hub's, as Docker reads it.
 """
 
@@ -30,7 +30,7 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Reference:
-    """An image's name in full. With a digest, the tag is for human readers alone."""
+    """An image's name in full. With a digest, the tag is only for human readers."""
 
     registry: str  # "docker.io", "registry.example.com:5000"
     repository: str  # "library/debian"
@@ -48,7 +48,7 @@ class Reference:
 
 
 def parse(text: str) -> Reference:
-    """The name as `docker pull` reads it. Raises FetchError for what is not the name of an image."""
+    """Parse a name as `docker pull` does. Raises FetchError if it is not the name of an image."""
     if "://" in text:
         raise _no_name(text, "it is an address", f"leave {text.partition('://')[0]}:// out")
     name, at, digest = text.partition("@")
@@ -114,7 +114,7 @@ class Endpoint:
 def endpoint(reference: Reference, settings: Settings) -> Endpoint:
     """The registry itself, or the mirror that the environment names for it. Raises FetchError for a bad address.
 
-    A mirror's address may have a path, as the proxies of Harbor and Artifactory have: it comes before the repository.
+    A mirror's address may have a path, as the proxies of Harbor and Artifactory have; it comes before the repository.
     """
     mirror = settings.registry_mirrors.get(mirror_name(reference.registry))
     if mirror is None:

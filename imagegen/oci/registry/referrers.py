@@ -1,4 +1,4 @@
-"""The referrers of an image: what is attached to it, listed and verified.
+"""List and verify the referrers of an image, which are attached to it.
 
 Source: OCI distribution-spec v1.1 (the pull half).
 """
@@ -26,7 +26,7 @@ from imagegen.oci.documents import (
     write_artifact,
 )
 
-_MAX_CONTENT = 64 << 20  # bytes of what is attached to an image
+_MAX_CONTENT = 64 << 20  # bytes of an attachment of an image
 
 
 @dataclass(frozen=True)
@@ -96,13 +96,13 @@ class ReferrerReader(ABC):
 def fallback_tag(subject: str) -> str:
     """The tag of the list of referrers where the registry keeps none; `subject` is "sha256:...".
 
-    The specification would cut long algorithms and digests; those of sha256 are never cut.
+    The specification would cut long algorithms and digests; sha256 digests are never cut.
     """
     return subject.replace(":", "-")
 
 
 def listed(index: bytes, subject: str, where: str) -> tuple[Referrer, ...]:
-    """The referrers in a list of them, in its order; what imagegen cannot ask for is left out. Raises FetchError."""
+    """Return the referrers in a list, in its order, except those that imagegen cannot request. Raises FetchError."""
     referrers: dict[str, Referrer] = {}
     for entry in read_index(index, where):
         read = read_entry(entry)
@@ -126,9 +126,9 @@ def referring(
 
 
 def extended(index: bytes | None, entries: Mapping[str, dict[str, Any]], where: str) -> bytes | None:
-    """The list with `entries` (by digest) that it lacks; None where it lacks none. `index` None: there is no list yet.
+    """The list with `entries` (by digest) that it lacks; None if it lacks none. `index` is None if there is no list.
 
-    What others wrote stays as it is. Raises FetchError for a list that is none, or is full.
+    Entries of others stay unchanged. Raises FetchError for a list that is none, or is full.
     """
     present = read_index(index, where) if index is not None else []
     digests = {entry.get("digest") for entry in present if isinstance(entry, dict)}

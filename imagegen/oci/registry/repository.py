@@ -35,7 +35,7 @@ from imagegen.oci.registry.reference import Reference, endpoint, is_tag, variabl
 from imagegen.oci.registry.referrers import Referrer, ReferrerReader, fallback_tag, listed
 from imagegen.oci.registry.session import RegistrySession
 
-# Of a registry that has no referrers API, beside what it redirects to: GitHub's sends to a page for human readers.
+# Statuses without a referrers API, in addition to redirects: GitHub's registry redirects to a page for humans.
 _NO_REFERRERS = (
     *(HTTPStatus.NOT_FOUND, HTTPStatus.BAD_REQUEST, HTTPStatus.METHOD_NOT_ALLOWED),
     *(HTTPStatus.NOT_ACCEPTABLE, HTTPStatus.NOT_IMPLEMENTED),
@@ -81,7 +81,7 @@ class Repository(ReferrerReader):
     """A repository of a registry. Thread-safe.
 
     A mirror that the environment names is read in the registry's place, with the credentials for the mirror's host.
-    `what` is what errors call it.
+    `what` is its name in errors.
     """
 
     def __init__(self, reference: Reference, client: Client, settings: Settings, *, what: str = "image") -> None:
@@ -167,7 +167,7 @@ class Repository(ReferrerReader):
                 by_digest = {referrer.digest: referrer for referrer in self._kept_by_clients(digest)}
                 break
             by_digest |= {referrer.digest: referrer for referrer in listed(page.body, digest, page.url)}
-        # Whether the registry has left out the others or not: it need not know the query.
+        # The registry need not know the query, and may have sent the others too.
         return tuple(referrer for referrer in by_digest.values() if artifact_type in (None, referrer.artifact_type))
 
     def tags(self) -> tuple[str, ...]:

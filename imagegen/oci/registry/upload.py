@@ -1,7 +1,7 @@
 """The upload of one blob: begun, sent in pieces, queried for its offset after an interruption, ended with its digest.
 
 Source: OCI distribution-spec v1.1, "Pushing blobs" (Range and Content-Range have no unit there, unlike RFC 9110's).
-Bytes are read from the store's file as they leave, and hashed on the way: what is not the blob's is never completed.
+Bytes are read from the store's file as they leave, and hashed on the way, so that no other content is ever completed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from imagegen.core.store import Store
 from imagegen.oci.documents import Descriptor
 from imagegen.oci.registry.reference import is_loopback
 
-_PIECE = 64 << 20  # bytes of one request: what is lost, at worst, where a registry keeps only what it acknowledged
+_PIECE = 64 << 20  # bytes of one request, which are lost at worst if a registry keeps only acknowledged bytes
 _RESTARTS = 4  # from the first byte on
 _RANGE = re.compile(r"(?:bytes=)?0-([0-9]{1,15})")
 _OCTETS = "application/octet-stream"
@@ -167,7 +167,7 @@ class Upload:
     def _request(
         self, method: str, authorization: str | None, *, end: int = 0, headers: dict[str, str] | None = None
     ) -> Reply:
-        """`end` is where the bytes from the offset on that it carries end; 0: it carries none."""
+        """`end` is where the bytes from the offset on that it carries end; 0 if it carries none."""
         url = str(self._place)
         is_same_origin = parse_address(url).origin == parse_address(self._blobs).origin
         body = Body(end - self._offset, partial(self._bytes, self._offset, end)) if end else None
@@ -261,7 +261,7 @@ class Upload:
 def arrived(header: str) -> int | None:
     """Return how many bytes a registry has, by the value of its Range header; None without one.
 
-    No byte and one byte look the same in that header: the result is then 0.
+    No byte and one byte look the same in that header; the result is then 0.
     """
     match = _RANGE.fullmatch(header.strip())
     return None if match is None else int(match[1]) + 1 if int(match[1]) else 0

@@ -33,7 +33,7 @@ _VERSION = re.compile(
 def explain_log(
     log: str, models: Models, rules: Sequence[Rule] = (), packages: Collection[str] = (), machine: str | None = None
 ) -> list[Finding]:
-    """Return the findings about a log: the explanations, then the part without explanation.
+    """Return the findings about a log, explanations first, then the part without explanation.
 
     Args:
         log: the text.

@@ -1,1 +1,1 @@
-"""Smoke tests of images: the checks in a container, their report, and the reports that are kept."""
+"""Run the smoke checks of images in a container, and report and keep the results."""

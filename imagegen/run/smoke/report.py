@@ -1,4 +1,4 @@
-"""The report of a smoke test: the results of its checks, and its conditions."""
+"""The report of a smoke test, with the results of its checks and its conditions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class CheckResult:
 
     @property
     def note(self) -> str:
-        """The limits of a check that passed: the parts that it left out, or ""."""
+        """The parts that a passed check left out, or ""."""
         text = self.details.get("note")
         return text if isinstance(text, str) else ""
 
@@ -91,7 +91,7 @@ class SmokeReport:
     def junit(self, suite: str) -> str:
         """JUnit XML, one test suite named `suite`: a failure per failed check, an error per crash.
 
-        Format: the schema that Jenkins' xunit plugin and GitLab read (testsuites/testsuite/testcase).
+        The format is the schema that Jenkins' xunit plugin and GitLab read (testsuites/testsuite/testcase).
         """
         counts = self.counts
         totals = {
