@@ -149,7 +149,7 @@ def _with_system(recovered: Recovered, tree: FileTree, base: Base, location: Loc
 
 
 def _unnamed(distribution: InstalledDistribution, location: Location) -> Omission | None:
-    """Return the reason if a pin cannot name the distribution, or not all of what was installed; else None."""
+    """Return the reason why a pin cannot name the whole installed distribution; None if it can."""
     release_name = f"{distribution.name} {distribution.version}"
     try:
         Version(distribution.version)

@@ -45,7 +45,7 @@ class Judge:
     def _stack_answer(self, cell: Cell) -> CellAnswer:
         """Return the answer of the rules about the packages of the cell's lock file: as they judge a lock of the cell.
 
-        What the packages require of each other is up to the program that wrote the file.
+        The requirements between packages are up to the program that wrote the file.
         """
         try:
             facts = self.facts_of(cell)

@@ -100,7 +100,7 @@ _STEPS = ("major", "minor", "patch")
 def version_step(before: str, after: str) -> str:
     """Return the largest part in which two versions differ, with "back" if `after` is older.
 
-    Source: the version specifiers specification of PyPA (PEP 440); "patch" is its micro part.
+    Source: PyPA's version specifiers specification (PEP 440); "patch" is its micro part.
     """
     try:
         old, new = Version(before), Version(after)

@@ -193,7 +193,7 @@ class LockFiles:
         """
         self.require_sound(image_lock, cell)
         for part, locked in image_lock.by_cell(cell):
-            from imagegen.lock.model import LOCAL  # late: it is loaded where there is a lock
+            from imagegen.lock.model import LOCAL  # late: only a lock needs it
 
             if any(wheel.file.index == LOCAL for wheel in locked.wheels):  # else no store is needed
                 lock.require_own_packages(locked, part, self.project.directory, self.project.store)

@@ -50,7 +50,7 @@ def share_layers(
 ) -> RemoteLayers:
     """Make the layers that the cell shares with other cells; return `remote` with those that other workers made.
 
-    An image with several environments shares none, because its own layers have what its environments share.
+    An image with several environments shares none, because its own layers have the shared files.
 
     Raises as `ensure_layers`, and PublishError, FetchError, TrustError.
     """

@@ -1,4 +1,4 @@
-"""The graph of a lock's artifacts: the files that the lock names, and everything that is made of them. Pure.
+"""The graph of a lock's artifacts, from the files that the lock names to everything that is made of them. Pure.
 
     Debian packages, layers of a registry's image -> base -> base with packages --+
                                                            interpreter archive ---+-> foundation -+-> image

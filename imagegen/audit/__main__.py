@@ -1,4 +1,4 @@
-"""Audit wheel files with the library alone: `python -m imagegen.audit FILE.whl --gpu sm_120`.
+"""Audit wheel files with only the library: `python -m imagegen.audit FILE.whl --gpu sm_120`.
 
 Exit codes are as of `imagegen audit`: 1 if there is an error, else 0; an ImagegenError has its own.
 """

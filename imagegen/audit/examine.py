@@ -1,4 +1,4 @@
-"""The scan of one file: the parts that the loader reads, and the GPU code in it."""
+"""Scan one file for the parts that the loader reads, and for GPU code."""
 
 from __future__ import annotations
 

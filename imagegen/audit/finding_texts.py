@@ -1,4 +1,4 @@
-"""The catalogue of findings, data/findings/*.yaml: the meaning, fix and source of each finding id."""
+"""The catalogue of findings, data/findings/*.yaml, with the meaning, fix and source of each finding id."""
 
 from __future__ import annotations
 

@@ -281,7 +281,7 @@ def first_builds(package: str, gpus: Iterable[Gpu]) -> Iterator[str]:
 
 
 def _dead_weight(subject: Subject) -> Iterator[Finding]:
-    """Yield findings about GPU code that the promised GPUs do not run: the total, and packages with much of it."""
+    """Yield findings about GPU code that the promised GPUs do not run, in total and by package."""
     whole = _Weight()
     for package in (package for package in subject.packages if package.code_sizes):
         weight = _weigh(package, subject.gpus)

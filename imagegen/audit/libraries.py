@@ -17,7 +17,7 @@ from imagegen.core.text import counted
 _SHOWN = 20  # files in one finding
 AARCH64, _PAGE = 183, 1 << 16  # e_machine; bytes of the largest page of its kernels
 _VARIANTS = 100  # files of one package that are compared with each other; no real package has so many variants
-# "_cu13", "-cuda12", "torch24", "7", "-cpu": the parts of a name that distinguish the variants of one file.
+# Parts of a name that distinguish the variants of one file: "_cu13", "-cuda12", "torch24", "7", "-cpu".
 _VERSION = re.compile(r"[-_.]?(?:cuda|cu|torch)?\d+|[-_.](?:cuda|cpu)(?![a-z])")
 _ORDER = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 

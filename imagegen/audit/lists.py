@@ -1,4 +1,4 @@
-"""Lists in findings: the first items, and how many more there are."""
+"""Lists in findings, cut to the first items and the number of others."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class _Raw(io.FileIO):
 
 
 def main(command: click.Command | None = None, name: str = "imagegen") -> None:
-    """Run a command, by default that of imagegen, and report the end of the run in a sentence and an exit code.
+    """Run a command, by default imagegen's, and report the end of the run in a sentence and an exit code.
 
     Each class of error (errors.py) has an exit code of its own.
     """

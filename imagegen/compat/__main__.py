@@ -1,4 +1,4 @@
-"""Judge package versions with the library alone: `python -m imagegen.compat torch==2.9.1 flash-attn`.
+"""Judge package versions with only the library: `python -m imagegen.compat torch==2.9.1 flash-attn`.
 
 Exit codes are as of `imagegen why`: 0 if nothing speaks against the combination, 1 if it cannot work, 2 if that is
 unknown; an ImagegenError has its own.

@@ -1,4 +1,4 @@
-"""Answer a typed question: parse it, ask the index for unknown names, explain it, and find what works instead.
+"""Answer a typed question: parse it, ask the index for unknown names, explain it, and find alternatives.
 
 It stands above imagegen.spec and imagegen.wheels, which the rest of imagegen.compat does not import.
 """

@@ -89,7 +89,7 @@ def _of_libraries(libraries: Iterable[ScannedLibrary]) -> Iterator[Demand]:
     for distribution, names in by_distribution.items():
         because = f"needs {', '.join(names)}, which its wheel on PyPI does not hold and no dependency brings"
         message = f"OSError: {names[0]}: cannot open shared object file: No such file or directory"
-        fix = f"Install {distribution} beside it"
+        fix = f"Also install {distribution}"
         yield Demand("library", (("cuda", ">=1"),), (), (), because, message, fix, ((distribution, ""),))
 
 

@@ -45,7 +45,7 @@ class KnowledgeFiles:
     @cached_property
     def metadata(self) -> MetadataCache:
         """The statements of the harvested package metadata, and the demands of scanned wheels."""
-        from imagegen.compat import wheel_scans  # late: what earlier runs have answered needs none
+        from imagegen.compat import wheel_scans  # late: answers of earlier runs need none
 
         scanned = frozenset(wheel_scans.names(self._directories))
 

@@ -20,7 +20,7 @@ FOLDER = "metadata"  # below a directory of matrices
 class ReleaseMetadata:
     """One version as the index has it, for Linux on x86_64 and aarch64.
 
-    `requires` are PEP 508 strings, sorted, without those of extras; None if only an sdist exists, because its
+    `requires` are PEP 508 strings, sorted, without extras; None if only an sdist exists, because its
     requirements are unknown until its code runs. `wheels` are the tags of file names, in their compressed form
     ("cp310-cp310-manylinux_2_17_x86_64.manylinux2014_x86_64"); with none, the release is built from source.
     """

@@ -30,7 +30,7 @@ from imagegen.lock.model import (
 from imagegen.lock.tables import HashedFile
 from imagegen.oci.documents import canonical_json, digest_of
 
-BUILDER = "builder"  # name of an input of locks with builds: the digest of the programs that run a build
+BUILDER = "builder"  # the input of locks with builds that is the digest of the programs that run a build
 _FORMAT = 1  # of the key; a new number compiles everything anew
 _COMPILING = re.compile(
     r"(gcc|g\+\+|cpp)(-\d+)?|binutils|libc6-dev|lib(stdc\+\+|gcc)-\d+-dev|python3(\.\d+)?(-minimal|-dev)?|libpython3.*"

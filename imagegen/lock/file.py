@@ -195,7 +195,7 @@ def dumps(lock: Lock) -> str:
 
 
 def dumps_attached(lock: Lock) -> str:
-    """Return the text of a LOCK document: the lock file, with several environments also the locks of their cells.
+    """Return the text of a LOCK document, the lock file and, with several environments, the locks of their cells.
 
     Raises LockErrors for a lock that could not be read back.
     """

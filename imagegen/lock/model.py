@@ -83,9 +83,7 @@ class LockedGpus(LockTable):
     """The requirements of an image on a host's GPUs; a lock for the CPU has none."""
 
     capabilities: tuple[t.Capability, ...]  # compute capabilities that it is for, ascending: "9.0", "12.0"
-    driver: t.DriverVersion | None = (
-        None  # the oldest NVIDIA driver that the matrix's rules allow; None: they name none
-    )
+    driver: t.DriverVersion | None = None  # the oldest NVIDIA driver that the matrix's rules allow, if they name one
 
 
 @dataclass(frozen=True)

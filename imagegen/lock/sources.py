@@ -117,7 +117,7 @@ class Finder:
             yield from self._matching(links, required, index_url, tried)
         if required.file.url:
             if is_interpreter and (mirror := self._settings.env.get(MIRROR)):
-                # As uv does: the path below .../releases/download is appended to the mirror's address, percent-encoded.
+                # As in uv, the path below .../releases/download is appended to the mirror's address, percent-encoded.
                 yield f"{mirror.rstrip('/')}/{'/'.join(required.file.url.split('/')[-2:])}"
             yield required.file.url
         if required.file.index == LOCAL:
@@ -126,8 +126,8 @@ class Finder:
             yield from self._in_index(required, tried)
 
     def _in_index(self, required: RequiredFile, tried: list[str]) -> Iterator[str]:
-        """Yield addresses in the file's index: the hint on the file host of an earlier run, the hint on a page's file
-        host, and links of the project's page.
+        """Yield addresses in the file's index from the hint on the file host of an earlier run, the hint on a page's
+        file host, and links of the project's page.
         """
         address = self._settings.index_urls.get(required.file.index, required.file.index)
         key = digest_of(address.encode())

@@ -16,7 +16,7 @@ from imagegen.core.validation import UNWRITTEN, field_info
 from imagegen.lock.tables import HashedFile, LockTable, inline
 from imagegen.spec.model import GitSource
 
-# Values of `index` that are not the alias of an index:
+# Values of `index` that are not the alias of an index.
 GIT = "git"  # the file is made of a commit
 URL = "url"  # the file has an address of its own
 LINKS = "find-links"  # only places that the user names have the file
@@ -36,7 +36,7 @@ class LockedFile(HashedFile, LockTable):
     size: Annotated[t.Size | None, field_info(default=None)]
     sha256: t.Sha256
     index: t.Word  # index alias
-    path: t.UrlPath | None = None  # hint: the file's path below the index's file host, without the host
+    path: t.UrlPath | None = None  # a hint, the file's path below the index's file host, without the host
     url: t.FileUrl | None = None  # of a direct download, as release assets are; then `index` is URL
 
     @property
@@ -69,7 +69,7 @@ class LockedGit(LockTable):
     url: t.GitUrl
     commit: t.GitObject
     tree: t.GitObject
-    subdirectory: t.PathBelow = ""  # of the tree: the project that is built; "" is its root
+    subdirectory: t.PathBelow = ""  # of the built project in the tree; "" is its root
     exclude: tuple[t.TreeName, ...] = ()  # top-level entries of the tree that the archive leaves out
 
     @classmethod
@@ -86,7 +86,7 @@ class LockedSdist(LockTable):
     """
 
     git: Annotated[LockedGit | None, field_info(".git")] = field(default=None, kw_only=True)
-    file: Annotated[LockedFile, field_info(".file")]  # of a commit: the archive that imagegen packs of its tree
+    file: Annotated[LockedFile, field_info(".file")]  # for a commit, the archive that imagegen packs of its tree
     build_requires: Annotated[tuple[LockedWheel, ...], field_info("build")]  # complete and exact
 
 

@@ -21,7 +21,7 @@ def facts_of_cell(cell: Cell) -> Facts:
 
 
 def in_cell(facts: Facts, cell: Cell) -> Facts:
-    """Return the facts with what the cell decides besides versions: GPUs, extras, accepted rules and overrides."""
+    """Return the facts with the cell's decisions besides versions: GPUs, extras, accepted rules and overrides."""
     extras = {
         requirement.component.package: frozenset(requirement.extras)
         for requirement in cell.requirements

@@ -1,4 +1,4 @@
-"""The foundation of a cell: the system, the base and the interpreter below its packages."""
+"""The system, the base and the interpreter below the packages of a cell."""
 
 from __future__ import annotations
 

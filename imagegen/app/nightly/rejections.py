@@ -1,4 +1,4 @@
-"""The reason for a rejected set of versions, in one line: the rule with its source, or a part of uv's message."""
+"""Explain a rejected set of versions in one line, by the rule with its source or a part of uv's message."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _LISTED = re.compile(
 )
 _READS = {"get", "items", "keys", "values", "copy"}  # methods of a dictionary that do not change it
 _LAZY = "_LazyModule"  # transformers' and trl's; diffusers, optimum and others copy it
-_BELOW = "define_import_structure"  # transformers' function: it adds the names in the __all__ of modules below
+_BELOW = "define_import_structure"  # transformers' function that adds the names in the __all__ of modules below
 
 
 @dataclass(frozen=True, slots=True)

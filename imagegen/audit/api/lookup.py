@@ -42,7 +42,7 @@ class Api:
                 continue
             visited.add(current)
             definition = self.modules.get(current)
-            if definition is None:  # of another package, or not of this release: the import statement itself fails
+            if definition is None:  # of another package, or not of this release, so the import itself fails
                 return True
             if definition.open or name in definition.names or (definition.below and self._is_below(current, name)):
                 return True

@@ -62,7 +62,7 @@ def uses(path: str, source: bytes, tops: Collection[str], called: Collection[str
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """The context of a statement: the functions, guards and conditions around it."""
+    """The functions, guards and conditions around a statement."""
 
     function: str = ""
     lazy: bool = False

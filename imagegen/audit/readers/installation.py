@@ -1,7 +1,7 @@
 """The files that installing a wheel creates: at absolute paths in the image, sorted.
 
 Sources: "Binary distribution format" and "Entry points specification" of packaging.python.org; the layout is the venv
-scheme of sysconfig. The result equals what `uv pip install` puts there, install records and script texts aside.
+scheme of sysconfig. The result equals an installation by `uv pip install`, install records and script texts aside.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Wheel files as the subject of an audit: the files that they would install, on no system."""
+"""Wheel files as the subject of an audit, which has the files that they would install, and no system."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Read a wheel: every member is validated before it is used, every byte inflated once.
 
-A wheel is untrusted input. Besides what `archive` refuses of ZIP files, refused are: members that RECORD lacks or
+A wheel is untrusted input. In addition to `archive`'s checks, refused are: members that RECORD lacks or
 contradicts, names in RECORD that the wheel lacks, metadata of another release than the file name's, a wheel format that
 is not 1.x. Member names that differ only in case are two files, as on any Linux. Sources: PEP 427, PEP 376, "Binary
 distribution format" and "Recording installed projects" of packaging.python.org.
@@ -34,7 +34,7 @@ _HASHES = ("sha256", "sha384", "sha512")  # "sha256 or better"
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One file of the wheel. `size` is bytes unpacked, `sha256` what RECORD promises (hex), None for RECORD itself."""
+    """One file of the wheel. `size` is unpacked bytes, `sha256` RECORD's hash (hex), None for RECORD itself."""
 
     name: str
     size: int
@@ -99,7 +99,7 @@ class Wheel:
         return self.read(member) if member in self.members else None
 
     def _raw(self, name: str) -> Iterator[bytes]:
-        """The member's bytes, verified against the zip file alone."""
+        """Yield the member's bytes, verified only against the zip file."""
         try:
             yield from self._archive.chunks(self._archive.files[name])
         except ArchiveError as error:
@@ -154,7 +154,7 @@ class Wheel:
         self.licence = read_licence(metadata)
 
     def _check_release(self, member: str, name: str, version: str) -> None:
-        """Name and version must be the file name's, which alone may have a local label: a build's, added later."""
+        """Verify name and version against the file name, which may have a build's local label in addition."""
         expected = Version(self.version)
         try:
             same = Version(version) in (expected, Version(expected.public))
@@ -181,7 +181,7 @@ class Wheel:
         return members
 
     def _rehash(self, name: str, algorithm: str, promised: str) -> str | None:
-        """The sha256 of a member for which RECORD gives a longer hash: what files are known by here. Reads it."""
+        """Read a member for which RECORD gives a longer hash, and return its sha256; None for an unknown algorithm."""
         if algorithm not in _HASHES:
             return None
         longer, sha256 = self._hashed(name, algorithm, "sha256")

@@ -131,7 +131,7 @@ class PackageResolver:
         return routes | dict.fromkeys(self.compiled, BUILT) | dict.fromkeys(self.given, LOCAL)
 
     def wheels(self, pins: Iterable[Pinned], contents: ProjectContents | None = None) -> tuple[LockedWheel, ...]:
-        """Return the wheels of packages that are not compiled, by name; `contents` are those of another lock file."""
+        """Return the wheels of packages that are not compiled, by name; `contents` are another lock file's."""
         pins = [pin for pin in pins if pin.name not in self.compiled]
         requirements = {requirement.component.package: requirement for requirement in self.cell.requirements}
         commits = (
