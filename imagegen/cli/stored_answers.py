@@ -23,6 +23,7 @@ _EFFECTS = {
     *("os.rename", "os.rmdir", "os.symlink", "os.system", "os.truncate", "socket.bind", "socket.connect"),
     *("socket.getaddrinfo", "socket.sendto", "subprocess.Popen"),
 }
+_DEVICES = ("/proc/", "/sys/", *(f"/dev/{name}" for name in os.listdir("/dev") if name != "shm"))
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _UNSETTLED = 2 * 10**9  # nanoseconds in which a second change of a file may have the time of the first one
 _MAX_SIZE = 1 << 20  # bytes of an answer
@@ -55,7 +56,7 @@ class _Recording:
             if f"{name}/".startswith(self.invocation.unobserved):
                 return
             writes = event == "open" and isinstance(flags := arguments[2], int) and flags & _WRITING
-            if event in _READS and not writes and not name.startswith(("/proc/", "/sys/", "/dev/")):
+            if event in _READS and not writes and not name.startswith(_DEVICES):
                 self.watch(name)
                 return
         elif isinstance(path, int):  # a descriptor of a file that an earlier event named

@@ -22,7 +22,7 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import ContainerError, EngineError, OutputLimitError, StoreError, WheelError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.engine import Engine, loopback
+from imagegen.engine import Engine, loading
 from imagegen.engine import load as pulling
 from imagegen.engine.containers import LONGEST
 from imagegen.engine.loopback import Registry
@@ -117,7 +117,7 @@ def test_an_engine_that_cannot_reach_loopback_gets_an_archive(
     def out_of_reach(*_: object) -> Iterator[Registry]:
         yield Registry("127.0.0.1:1/imagegen/nobody")
 
-    monkeypatch.setattr(loopback, "serving", out_of_reach)
+    monkeypatch.setattr(pulling, "serving", out_of_reach)
     first, second = (tiny_image(store, busybox, {"n": content}) for content in (secrets.token_bytes(8), b"2"))
     engine.load(store, first, tag)
     said = Recorder()
@@ -149,7 +149,7 @@ def test_the_bottom_is_loaded_while_the_top_is_made(
                 name = stack.enter_context(plain(*arguments))
             yield name
 
-    monkeypatch.setattr(pulling, "pulled", counted)
+    monkeypatch.setattr(loading, "pulled", counted)
     monkeypatch.setattr(pulling, "pulled", counted)
     with engine.loading(store) as early:
         early.offer(part_of(store, digest, 1))
