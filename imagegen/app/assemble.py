@@ -17,7 +17,7 @@ from imagegen.core.net import MissingFiles
 from imagegen.core.store import images
 from imagegen.core.text import counted
 from imagegen.image import layers
-from imagegen.image.layers import Image, LayerOrigin, LayerStack, RemoteLayers
+from imagegen.image.layers import Image, LayerStack, RemoteLayers
 from imagegen.lock import local_tags
 from imagegen.lock.environments import with_locks
 from imagegen.lock.model import Lock
@@ -95,15 +95,15 @@ def assemble_image(
     built. Raises AuditError before there is an image, ReproducibilityError for another image than the recorded one.
     """
     store, progress = lock_files.project.store, lock_files.project.progress
-    sources = layers.resolve_layers(lock, store, remote)
+    resolved = layers.resolve_layers(lock, store, remote)
     remote_layers = remote.layers if remote else {}
-    if unscanned := sum(source.origin is LayerOrigin.BUILD and source.plan.key in remote_layers for source in sources):
+    if unscanned := sum(source.plan.key in remote_layers for source in resolved.absent):
         progress.say(f"note: {counted(unscanned, 'remote layer')} must be built here: wheel scans are missing")
-    stack = LayerStack(sources)
+    stack = LayerStack(resolved)
     try:
         with audited_ahead(lock_files.project, cell, lock) if audit else nullcontext():
             height = _offer(loading, lock, stack, 0)
-            for layer in layers.ensure_layers(lock, sources, lock_files.project.context_for(cell), remote):
+            for layer in layers.ensure_layers(resolved, lock_files.project.context_for(cell)):
                 stack.add(layer)
                 height = _offer(loading, lock, stack, height)
     except MissingFiles as error:

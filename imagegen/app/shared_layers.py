@@ -20,10 +20,10 @@ from imagegen.app.session import Session
 from imagegen.core.errors import LockError
 from imagegen.core.text import counted
 from imagegen.image.inventory.cell_subject import scan_system
-from imagegen.image.layers import Layer, LayerOrigin, RemoteLayers, ensure_layers, resolve_layers
+from imagegen.image.layers import Layer, RemoteLayers, ResolvedLayers, ensure_layers, resolve_layers
 from imagegen.image.layers.base_layers import from_image, plan_base
 from imagegen.image.layers.plan import LayerPlan
-from imagegen.image.layers.sources import LayerSource
+from imagegen.image.layers.sources import plan_layers
 from imagegen.lock.model import Lock
 from imagegen.publish import prebuilt
 from imagegen.publish.repository import RemoteRepository
@@ -54,7 +54,8 @@ def share_layers(
 
     Raises as `ensure_layers`, and PublishError, FetchError, TrustError.
     """
-    absent = _absent(session.project, lock, remote)
+    store = session.project.store
+    absent = [source.plan for source in resolve_layers(lock, store, remote).absent]
     if not absent or lock.has_several:
         return remote
     overridden = {name for conflict in lock.file_conflicts for name in conflict.over}  # checked with all wheels at once
@@ -67,26 +68,21 @@ def share_layers(
     images = images_by_layer(locks.values())
     remote = _find(session.project, lock, [*below, *shares.assigned, *shares.delegated], images, remote, registry)
     _attest(session.project, cell, lock, _make(session.project, cell, lock, shares.assigned, remote), registry)
-    pending = _still(session.project, lock, shares.delegated, remote)
+    pending = _still(resolve_layers(lock, store, remote), shares.delegated)
     if pending:
         _make(session.project, cell, lock, shares.unshared, remote)
     while pending:
         remote = _find(session.project, lock, pending, images, remote, registry)
-        pending = _still(session.project, lock, pending, remote)
+        pending = _still(resolve_layers(lock, store, remote), pending)
         some = -(-len(pending) // _ROUNDS)
         _attest(session.project, cell, lock, _make(session.project, cell, lock, pending[:some], remote), registry)
         pending = pending[some:]
     return remote
 
 
-def _absent(project: ProjectContext, lock: Lock, remote: RemoteLayers) -> list[LayerPlan]:
-    """Return the layers that neither the store nor `remote` has."""
-    return [layer.plan for layer in resolve_layers(lock, project.store, remote) if layer.origin is LayerOrigin.BUILD]
-
-
-def _still(project: ProjectContext, lock: Lock, plans: Sequence[LayerPlan], remote: RemoteLayers) -> list[LayerPlan]:
-    """Return the layers that are still absent, in their order."""
-    absent = {part.key for part in _absent(project, lock, remote)}
+def _still(resolved: ResolvedLayers, plans: Sequence[LayerPlan]) -> list[LayerPlan]:
+    """Return the layers that neither the store nor a registry has, in their order."""
+    absent = {source.plan.key for source in resolved.absent}
     return [part for part in plans if part.key in absent]
 
 
@@ -114,12 +110,11 @@ def _make(
     project: ProjectContext, cell: Cell, lock: Lock, plans: Sequence[LayerPlan], remote: RemoteLayers
 ) -> tuple[Layer, ...]:
     """Make the absent layers, and the base if it is absent; return the new layers."""
-    below, plans = {part.key for part in plan_base(lock)}, _still(project, lock, plans, remote)
-    if not plans and not below & {part.key for part in _absent(project, lock, remote)}:
-        return ()
-    sources = [layer for layer in resolve_layers(lock, project.store, remote) if layer.plan.key in below]
-    sources += [LayerSource(part, LayerOrigin.BUILD) for part in plans]
-    return tuple(ensure_layers(_part_of(lock, plans), sources, project.context_for(cell), remote))
+    resolved = resolve_layers(lock, project.store, remote)
+    plans, keys = _still(resolved, plans), resolved.base_keys | {part.key for part in plans}
+    sources = tuple(source for source in resolved.sources if source.plan.key in keys)
+    some = replace(resolved, lock=_part_of(lock, plans), sources=sources)
+    return tuple(ensure_layers(some, project.context_for(cell))) if some.absent else ()
 
 
 def _attest(
@@ -135,9 +130,7 @@ def _attest(
         keys = {layer.key for layer in layers}
         if keys & {part.key for part in plan_base(lock)}:
             scan_system(lock, project.context_for(cell))
-        some = _part_of(
-            lock, [source.plan for source in resolve_layers(lock, project.store) if source.plan.key in keys]
-        )
+        some = _part_of(lock, [part for part in plan_layers(lock) if part.key in keys])
         prebuilt.attest(layers, some, registry.own, project.store, registry.signer, registry.trust, project.progress)
 
 

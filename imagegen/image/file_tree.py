@@ -98,7 +98,7 @@ def _bottom_tree(
         return base.rootfs(below.base, context, prebuilt, program)
 
     def layers() -> Sequence[LayerDescriptor]:
-        if prebuilt and not base.packages_built(added, base.key(below.base), context.store):
+        if prebuilt:
             try:
                 return prebuilt.fetch(context.store, context.progress)
             except FetchError as error:

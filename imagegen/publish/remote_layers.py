@@ -16,9 +16,8 @@ from imagegen.core.store import Store
 from imagegen.core.text import counted
 from imagegen.core.types import Compression
 from imagegen.image.inventory.scans import import_scans
-from imagegen.image.layers import Layer, LayerOrigin, RemoteLayers, resolve_layers
+from imagegen.image.layers import Layer, RemoteLayers, resolve_layers
 from imagegen.image.layers.layers_document import LayersDocument, read_description
-from imagegen.image.layers.sources import previously_built_layers
 from imagegen.lock.model import Lock
 from imagegen.oci.documents import Descriptor
 from imagegen.publish.repository import RemoteRepository
@@ -62,10 +61,11 @@ def find_remote_layers(
     name may share layers with this image, so their attestations are read. If layers are used, the attested scans of the
     lock's wheels are written to the store.
     """
-    missing = frozenset(source.plan.key for source in resolve_layers(lock, store) if source.origin is LayerOrigin.BUILD)
+    resolved = resolve_layers(lock, store)
+    missing = frozenset(source.plan.key for source in resolved.absent)
     if not missing:
         return RemoteLayers()
-    layers: dict[str, Layer] = dict(previously_built_layers(lock, store))
+    layers = {source.plan.key: source.layer for source in resolved.sources if source.layer}
     gzip: dict[str, Layer] = {}
     scans: dict[str, tuple[RemoteRepository, str]] = {}
     required: Mapping[str, Layer] = layers if compression == "zstd" else gzip

@@ -133,9 +133,9 @@ def test_byte_code_is_kept_for_when_a_neighbour_changes(
 @pytest.mark.usefixtures("empty_base")
 def test_the_bottom_of_the_stack_grows_as_layers_are_built(store: Store, tmp_path: Path, settings: Settings) -> None:
     lock = lock_of(*(locked(store, tmp_path, name, {f"{name}.py": b""}) for name in ("one", "two", "three")))
-    sources = resolve_layers(lock, store)
-    stack, bottoms = LayerStack(sources), []
-    for layer in assembling.ensure_layers(lock, sources, Context(store, settings, Quiet())):
+    resolved = resolve_layers(lock, store)
+    stack, bottoms = LayerStack(resolved), []
+    for layer in assembling.ensure_layers(resolved, Context(store, settings, Quiet())):
         stack.add(layer)
         bottoms.append([each.name for each in stack.bottom()])
     whole = [layer.name for layer in stack.layers()]

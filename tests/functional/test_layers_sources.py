@@ -79,9 +79,9 @@ def empty(tmp_path: Path) -> Store:
 
 
 def build(lock: Lock, store: Store, settings: Settings, remote: RemoteLayers | None = None) -> Image:
-    sources = resolve_layers(lock, store, remote)
-    stack = LayerStack(sources)
-    for layer in assembling.ensure_layers(lock, sources, Context(store, settings, Quiet()), remote):
+    resolved = resolve_layers(lock, store, remote)
+    stack = LayerStack(resolved)
+    for layer in assembling.ensure_layers(resolved, Context(store, settings, Quiet())):
         stack.add(layer)
     built: Image = assembling.write_image(lock, stack, store)
     return built
@@ -128,8 +128,9 @@ def test_an_image_whose_layers_are_all_elsewhere_needs_nothing(
     for name in ("build", "rootfs"):
         monkeypatch.setattr(image_base, name, no_signer)
     monkeypatch.setattr(assembling, "fetch_each", no_signer)
-    sources = resolve_layers(lock, empty, elsewhere)
-    assert LayerStack(sources).bottom() == [], "no engine can have from this store what is not in it"
+    assert LayerStack(resolve_layers(lock, empty, elsewhere)).bottom() == [], (
+        "no engine can have from this store what is not in it"
+    )
     built = build(lock, empty, settings, elsewhere)
     assert built == published
     assert assembling.compare_with_record(lock, built) is None
@@ -243,7 +244,7 @@ def test_another_blob_of_a_registrys_image_is_not_reused(empty: Store) -> None:
     remote = RemoteLayers(None, {layer.key: layer for layer in own})
 
     def remote_layers(lock: Lock) -> list[Layer]:
-        sources = resolve_layers(lock, empty, remote)
+        sources = resolve_layers(lock, empty, remote).sources
         return [each.layer for each in sources if each.layer and each.origin is LayerOrigin.REMOTE]
 
     assert remote_layers(honest) == own
@@ -264,6 +265,7 @@ def test_the_bases_tree_comes_from_its_layer(
 ) -> None:
     made: list[Any] = []
     monkeypatch.setattr(image_base, "rootfs", lambda *arguments: made.append(arguments[2]) or tmp_path)
+    monkeypatch.setattr(image_base, "needed", lambda *_: 1 << 20)  # the base of these locks has no packages
     elsewhere = attested(lock_of(*wheels), published, store, empty)
     new = locked(empty, tmp_path, "two", {"two.py": b"x = 2\n"})
     lock = lock_of(*(new if wheel.name == "two" else wheel for wheel in wheels))

@@ -22,6 +22,7 @@ from imagegen.core.context import Context
 from imagegen.core.errors import ImagegenError, Location, LockError
 from imagegen.core.net import Missing, MissingFiles
 from imagegen.core.progress import Quiet
+from imagegen.image.layers import ResolvedLayers
 from imagegen.lock import contradictions, dumps, sdist, stale
 from imagegen.lock.file import loads
 from imagegen.lock.make.options import LockOptions
@@ -333,7 +334,7 @@ def test_a_file_with_another_hash_is_reported_at_the_line_that_names_it(
     def ensure_layers(*_: object) -> None:
         raise MissingFiles([Missing(torch.filename, torch.sha256, ("the server sends other bytes",), "")], Path())
 
-    monkeypatch.setattr("imagegen.image.layers.resolve_layers", lambda *_: [])
+    monkeypatch.setattr("imagegen.image.layers.resolve_layers", lambda *_: ResolvedLayers(lock, ()))
     monkeypatch.setattr("imagegen.image.layers.ensure_layers", ensure_layers)
     context = SimpleNamespace(store=None, progress=Quiet(), directory=project.root, context_for=lambda _: None)
     with pytest.raises(MissingFiles) as raised:

@@ -53,9 +53,9 @@ def test_a_layer_with_an_sdist_is_made_on_an_empty_store(
 
     monkeypatch.setattr(debian, "_build", refused)
     remote = RemoteLayers(cast("registry.Repository", Source()), elsewhere, described.gzip_by_key)
-    sources = resolve_layers(lock, empty, remote)
-    stack = LayerStack(sources)
-    for layer in layers.ensure_layers(lock, sources, Context(empty, settings, Quiet()), remote):
+    resolved = resolve_layers(lock, empty, remote)
+    stack = LayerStack(resolved)
+    for layer in layers.ensure_layers(resolved, Context(empty, settings, Quiet())):
         stack.add(layer)
     made = layers.write_image(lock, stack, empty)
     assert made.digest == site.reference

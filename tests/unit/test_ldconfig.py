@@ -25,7 +25,7 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image import dockerfile
 from imagegen.image.inventory.cell_subject import cell_subject
-from imagegen.image.layers import loader, loader_cache
+from imagegen.image.layers import ResolvedLayers, loader, loader_cache
 from imagegen.image.layers.layer import loader_layer
 from imagegen.image.layers.loader_cache import CacheEntry, LoaderCache
 from imagegen.image.layers.plan import LOADER, plan
@@ -238,7 +238,7 @@ def test_the_error_names_the_line_of_the_matrix(
     def ensure_layers(*_: object) -> None:
         loader.libraries(lock, image.store, image.root)
 
-    monkeypatch.setattr("imagegen.image.layers.resolve_layers", lambda *_: [])
+    monkeypatch.setattr("imagegen.image.layers.resolve_layers", lambda *_: ResolvedLayers(lock, ()))
     monkeypatch.setattr("imagegen.image.layers.ensure_layers", ensure_layers)
     project = SimpleNamespace(store=image.store, progress=Quiet(), context_for=lambda _: context)
     with raises("lock-ldconfig-invalid") as built:

@@ -10,7 +10,6 @@ from imagegen.image.base.packages_layer import (
     fetch_packages,
     missing_packages,
     needed_packages,
-    packages_built,
     packages_key,
 )
 from imagegen.image.base.registry_image import fetch as fetch_layers
@@ -34,7 +33,6 @@ __all__ = [
     "missing_packages",
     "needed",
     "needed_packages",
-    "packages_built",
     "packages_key",
     "require_published",
     "resolve",

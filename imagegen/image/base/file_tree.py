@@ -15,7 +15,7 @@ from imagegen.core.errors import BaseError, FetchError
 from imagegen.core.progress import Progress, timed
 from imagegen.core.store import Store
 from imagegen.image.base import registry_image
-from imagegen.image.base.debian import build, key, needed
+from imagegen.image.base.debian import build, key
 from imagegen.image.base.unpack import inside, unpack
 from imagegen.lock.foundation import LockedBase
 from imagegen.oci.documents import LayerDescriptor
@@ -46,12 +46,12 @@ def rootfs(
 ) -> Path:
     """Return the unpacked base, built first where needed. All files belong to the caller; none is set-user-id.
 
-    Where the store would have to build or fetch the base, the layers of `prebuilt` are downloaded instead and verified
-    by digest and diff_id; if that fails, the base is built or fetched. The tree gets its name when it is complete, and
-    is unpacked again when `program`, an absolute path, is missing in it. Raises as `build` and
-    `registry_image.fetch` do, and BaseError when the base cannot be unpacked or has no `program`.
+    The layers of `prebuilt` are downloaded and verified by digest and diff_id; without them, or if that fails, the base
+    is built or fetched. The tree gets its name when it is complete, and is unpacked again when `program`, an absolute
+    path, is missing in it. Raises as `build` and `registry_image.fetch` do, and BaseError when the base cannot be
+    unpacked or has no `program`.
     """
-    if prebuilt and needed(locked, context.store):
+    if prebuilt:
         try:
             return _rootfs(locked, context, prebuilt, program)
         except FetchError as error:

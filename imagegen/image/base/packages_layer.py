@@ -92,11 +92,6 @@ def fetch_packages(added: LockedPackages, context: Context) -> None:
     fetch.fetch(added, context)
 
 
-def packages_built(added: LockedPackages, base_key: str, store: Store) -> bool:
-    """Return whether the store has the layer."""
-    return _built_packages(packages_key(added, base_key), store) is not None
-
-
 def _built_packages(key: str, store: Store) -> LayerDescriptor | None:
     layer = _ADDED.get(store, key)
     return layer if layer and store.has(layer.digest, layer.size) else None

@@ -10,17 +10,19 @@ from imagegen.image.layers.assembly import (
     write_image,
 )
 from imagegen.image.layers.image_config import Image, environment, image
-from imagegen.image.layers.layer import Layer
+from imagegen.image.layers.layer import Layer, LayerOrigin, LayerSource
 from imagegen.image.layers.record import keep_record, record_contradictions, recorded_image
 from imagegen.image.layers.sizes import Size, layer_sizes, package_sizes, shared
-from imagegen.image.layers.sources import LayerOrigin, LayerStack, RemoteLayers, resolve_layers
+from imagegen.image.layers.sources import LayerStack, RemoteLayers, ResolvedLayers, resolve_layers
 
 __all__ = [
     "Image",
     "Layer",
     "LayerOrigin",
+    "LayerSource",
     "LayerStack",
     "RemoteLayers",
+    "ResolvedLayers",
     "Size",
     "assemble",
     "assemble_base",

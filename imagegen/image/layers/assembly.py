@@ -8,33 +8,51 @@ from __future__ import annotations
 import ctypes
 import os
 import queue
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from imagegen.core.context import Context
 from imagegen.core.errors import ReproducibilityError
 from imagegen.core.net import MissingFiles
+from imagegen.core.progress import timed
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.image import base
-from imagegen.image.file_tree import bytecode_base, tree
+from imagegen.image.file_tree import bytecode_base, packages_layer, tree
 from imagegen.image.inputs import complete, fetch_copies, fetch_each
 from imagegen.image.layers import ownership
-from imagegen.image.layers.base_layers import build_base, plan_base
+from imagegen.image.layers.base_layers import from_image, plan_base
 from imagegen.image.layers.byte_code import Compiler
 from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.image_config import Image, base_image, image, keep
-from imagegen.image.layers.layer import Layer, files_layer, loader_layer, skeleton_layer, support_layer, wheels_layer
-from imagegen.image.layers.plan import FILES, LAYER_FORMAT, LOADER, SUPPORT, LayerPlan, digest_of_json
-from imagegen.image.layers.sources import (
+from imagegen.image.layers.layer import (
+    Layer,
     LayerOrigin,
-    LayerSource,
+    files_layer,
+    interpreter_layer,
+    loader_layer,
+    skeleton_layer,
+    support_layer,
+    tar_layer,
+    wheels_layer,
+)
+from imagegen.image.layers.plan import (
+    FILES,
+    INTERPRETER,
+    LAYER_FORMAT,
+    LOADER,
+    PACKAGES,
+    SUPPORT,
+    LayerPlan,
+    digest_of_json,
+)
+from imagegen.image.layers.sources import (
     LayerStack,
-    RemoteLayers,
-    prebuilt_base,
+    ResolvedLayers,
     previously_built_layers,
     required_bytes,
     resolve_layers,
@@ -48,40 +66,34 @@ _HEAP = {-8: 1, -3: 3 << 20, -1: 8 << 20}  # mallopt: M_ARENA_MAX; M_MMAP_THRESH
 
 def assemble(lock: Lock, context: Context) -> Image:
     """Build every layer that the store lacks and write the image. Raises as `ensure_layers`."""
-    sources = resolve_layers(lock, context.store)
-    stack = LayerStack(sources)
-    for layer in ensure_layers(lock, sources, context):
+    resolved = resolve_layers(lock, context.store)
+    stack = LayerStack(resolved)
+    for layer in ensure_layers(resolved, context):
         stack.add(layer)
     return write_image(lock, stack, context.store)
 
 
-def ensure_layers(
-    lock: Lock, sources: Sequence[LayerSource], context: Context, remote: RemoteLayers | None = None
-) -> Iterator[Layer]:
-    """Build the layers that `sources` name for it; yield each when the store has it, in no fixed order.
+def ensure_layers(resolved: ResolvedLayers, context: Context) -> Iterator[Layer]:
+    """Fetch or build the absent layers; yield each when the store has it, in no fixed order.
 
-    A base that must be unpacked, since its interpreter compiles byte-code, comes from `remote` where it can. At the end
-    all files that the image's wheels install are known, and no two packages own one file.
+    At the end all files that the image's wheels install are known, and no two packages own one file.
 
     Raises FetchError, WheelError, BaseError, SandboxError, StoreError, and LockError for a declared directory without
     libraries; the store keeps every finished layer.
     """
+    lock, missing = resolved.lock, resolved.absent_stack
     base.require_published(lock.base, lock.platform, context)
-    below = {part.key for part in plan_base(lock)}
-    present = {source.plan.key for source in sources if source.origin is not LayerOrigin.BUILD}
-    missing = [source.plan for source in sources if source.plan.key not in present | below]
-    prebuilt = prebuilt_base(lock, remote)
-    context.store.expect(required_bytes(lock, missing, context.store, prebuilt))
+    context.store.expect(required_bytes(resolved, context.store))
     if any(part.name in (FILES, LOADER) for part in missing):
         fetch_copies(lock, context)
     last = [part for part in missing if part.name == LOADER]  # it reads the files of all the others
     if converted := [part for part in missing if part.name != LOADER]:
-        yield from _convert(converted, lock, context, present, prebuilt)
-    elif not below <= present:
-        yield from build_base(lock, context, prebuilt, present)
+        yield from _convert(converted, resolved, context)
+    else:
+        yield from _build_base(resolved, context)
     ownership.check(context.store, lock)  # layers of other images, which are reused, may own a file of these
     for part in last:
-        yield loader_layer(context.store, part, lock, tree(lock.foundation, context, prebuilt))
+        yield loader_layer(context.store, part, lock, tree(lock.foundation, context, resolved.prebuilt))
 
 
 def write_image(lock: Lock, stack: LayerStack, store: Store) -> Image:
@@ -99,7 +111,42 @@ def write_image(lock: Lock, stack: LayerStack, store: Store) -> Image:
 def assemble_base(lock: Lock, context: Context) -> Image:
     """Build the layers under the venv and write them as an image."""
     base.require_published(lock.base, lock.platform, context)
-    return keep(context.store, base_image(lock, list(build_base(lock, context))))
+    resolved = resolve_layers(lock, context.store, plans=plan_base(lock))
+    stack = LayerStack(resolved)
+    for layer in _build_base(resolved, context):
+        stack.add(layer)
+    return keep(context.store, base_image(lock, stack.layers()))
+
+
+def _build_base(resolved: ResolvedLayers, context: Context) -> Iterator[Layer]:
+    """Yield the absent layers under the venv, from the bottom up, each when the store has it.
+
+    Raises BaseError, FetchError, SandboxError.
+    """
+    lock, absent = resolved.lock, resolved.absent_base
+    if any(source.origin is LayerOrigin.FETCH for source in absent):
+        base.fetch_layers(lock.base, context)
+        yield from from_image(lock)
+    for part in (source.plan for source in absent if source.origin is LayerOrigin.BUILD):
+        if part.name == INTERPRETER:
+            yield _interpreter(part.key, lock, context, resolved.prebuilt)
+        else:
+            built = (
+                packages_layer(lock.foundation, context) if part.name == PACKAGES else base.build(lock.base, context)
+            )
+            yield tar_layer(context.store, part.name, part.key, built.diff_id)
+
+
+def _interpreter(key: str, lock: Lock, context: Context, prebuilt: base.PrebuiltBase | None) -> Layer:
+    below = tree(lock.foundation, context, prebuilt)
+    rootfs: Future[Path] = Future()
+    rootfs.set_result(below)
+    cores = len(os.sched_getaffinity(0))
+    with (
+        timed(context.progress, f"compiling the library of interpreter {lock.interpreter.name}"),
+        Compiler(rootfs, lock.interpreter.path, cores) as compiler,
+    ):
+        return interpreter_layer(context.store, key, lock, below, compiler)
 
 
 def record_of(built: Image) -> Record:
@@ -176,14 +223,13 @@ def _memory_key(lock: Lock) -> str:
     return digest_of_json([contents_hash(lock), base.key(lock.base), LAYER_FORMAT, CODEC])
 
 
-def _convert(
-    missing: list[LayerPlan], lock: Lock, context: Context, present: set[str], prebuilt: base.PrebuiltBase | None
-) -> Iterator[Layer]:
+def _convert(missing: list[LayerPlan], resolved: ResolvedLayers, context: Context) -> Iterator[Layer]:
     """Yield the missing layers and the base's. A layer is converted as soon as the last of its wheels is there.
 
     The first failure, of the base too, ends all work, so that it is not reported after gigabytes of downloads.
     """
     limit_heap()
+    lock = resolved.lock
     wheels = {wheel.file.digest: wheel for part in missing for wheel in part.wheels}
     needed = replace(lock, wheels=tuple(wheels.values()))
     cores = len(os.sched_getaffinity(0))
@@ -191,16 +237,16 @@ def _convert(
     pool = ThreadPoolExecutor(cores + 1, thread_name_prefix="convert")  # one more: now and then one waits for the disk
     other, program = bytecode_base(lock), lock.interpreter.path
     native = side.submit(base.rootfs, other, context, program=program) if other else None
-    rootfs = side.submit(tree, lock.foundation, context, prebuilt)
+    rootfs = side.submit(tree, lock.foundation, context, resolved.prebuilt)
     work: list[Future[Any]] = [rootfs, *([native] if native else [])]
     finished: queue.SimpleQueue[Layer] = queue.SimpleQueue()
     ready: queue.PriorityQueue[int] = queue.PriorityQueue()
 
     def queue_base() -> None:
-        for layer in build_base(lock, context, prebuilt, present):
+        for layer in _build_base(resolved, context):
             finished.put(layer)
 
-    if not {part.key for part in plan_base(lock)} <= present:
+    if resolved.absent_base:
         work.append(side.submit(queue_base))
     with Compiler(native or rootfs, program, cores) as compiler:
 

@@ -7,18 +7,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Iterator, Sequence
-from concurrent.futures import Future
-from pathlib import Path
-
-from imagegen.core.context import Context
-from imagegen.core.progress import timed
-from imagegen.core.store import Store
 from imagegen.image import base
-from imagegen.image.file_tree import bottom_key, packages_layer, tree
-from imagegen.image.layers.byte_code import Compiler
-from imagegen.image.layers.layer import Layer, interpreter_layer, stored, tar_layer
+from imagegen.image.file_tree import bottom_key
+from imagegen.image.layers.layer import Layer
 from imagegen.image.layers.plan import INTERPRETER, PACKAGES, LayerPlan, digest_of_json, interpreter_layer_key
 from imagegen.lock.model import Lock
 
@@ -34,58 +25,6 @@ def plan_above_base(lock: Lock) -> tuple[LayerPlan, ...]:
     packages = [LayerPlan(PACKAGES, (), bottom_key(lock.foundation))] if lock.foundation.added else []
     interpreter = [LayerPlan(INTERPRETER, (), interpreter_layer_key(lock))] if lock.interpreter.file else []
     return (*packages, *interpreter)
-
-
-def cached_base(lock: Lock, store: Store) -> list[Layer]:
-    """Return the base's layers from the store, all or none, since `build_base` fetches them together."""
-    if base_layers := from_image(lock):
-        return [] if base.missing(lock.base, store) else base_layers
-    layer = stored(store, "base", base.key(lock.base))
-    return [layer] if layer else []
-
-
-def build_base(
-    lock: Lock, context: Context, prebuilt: base.PrebuiltBase | None = None, present: Collection[str] = ()
-) -> Iterator[Layer]:
-    """Yield the layers whose keys are not in `present`, from the bottom up, each when the store has it.
-
-    `prebuilt` is the base from a trusted source, if any. Raises BaseError, FetchError, SandboxError.
-    """
-    above = plan_above_base(lock)
-    if not {part.key for part in plan_base(lock)} - {part.key for part in above} <= set(present):
-        yield from _base_layers(lock, context)
-    for part in above:
-        if part.key in present:
-            continue
-        if layer := stored(context.store, part.name, part.key):
-            yield layer
-        elif part.name == PACKAGES:
-            tar = packages_layer(lock.foundation, context)
-            yield tar_layer(context.store, PACKAGES, part.key, tar.diff_id)
-        else:
-            yield _interpreter(part.key, lock, context, prebuilt)
-
-
-def _interpreter(key: str, lock: Lock, context: Context, prebuilt: base.PrebuiltBase | None) -> Layer:
-    below = tree(lock.foundation, context, prebuilt)
-    rootfs: Future[Path] = Future()
-    rootfs.set_result(below)
-    cores = len(os.sched_getaffinity(0))
-    with (
-        timed(context.progress, f"compiling the library of interpreter {lock.interpreter.name}"),
-        Compiler(rootfs, lock.interpreter.path, cores) as compiler,
-    ):
-        return interpreter_layer(context.store, key, lock, below, compiler)
-
-
-def _base_layers(lock: Lock, context: Context) -> Sequence[Layer]:
-    if base_layers := from_image(lock):
-        base.fetch_layers(lock.base, context)
-        return base_layers
-    if layers := cached_base(lock, context.store):
-        return layers
-    built = base.build(lock.base, context)
-    return [tar_layer(context.store, "base", base.key(lock.base), built.diff_id)]
 
 
 def from_image(lock: Lock) -> list[Layer]:

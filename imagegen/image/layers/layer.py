@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Annotated
@@ -52,6 +53,29 @@ class Layer(LayerDescriptor):
     name: PrintableName
     key: Digest
     unpacked: Size | None = None
+
+
+class LayerOrigin(Enum):
+    STORE = "store"
+    REMOTE = "remote"  # the target repository has it, as a trusted attestation says
+    FETCH = "fetch"  # from the registry of the base, or a mirror, by hash
+    BUILD = "build"
+
+
+@dataclass(frozen=True)
+class LayerSource:
+    """The origin of one layer. `layer` describes its bytes, also before they are built if the store or a record has
+    their digest; None if they are unknown.
+    """
+
+    plan: LayerPlan
+    origin: LayerOrigin = LayerOrigin.BUILD
+    layer: Layer | None = None
+
+    @property
+    def is_absent(self) -> bool:
+        """Return whether the layer must be fetched or built."""
+        return self.origin in (LayerOrigin.FETCH, LayerOrigin.BUILD)
 
 
 _LAYERS = Cache("layer", Layer)
@@ -215,6 +239,8 @@ def loader_layer(store: Store, plan: LayerPlan, lock: Lock, root: Path) -> Layer
 
 def tar_layer(store: Store, name: str, key: str, tar_digest: str) -> Layer:
     """Compress a normalised tar of base or packages, a blob of the store whose digest is the layer's diff_id."""
+    if layer := stored(store, name, key):  # another build has made it meanwhile
+        return layer
     with store.open(tar_digest) as reader, store.writer() as blob:
         sink = LayerSink(blob)
         for chunk in reader:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
+from functools import cached_property
 
 from imagegen.artifacts.graph import locked_files, plan_package
 from imagegen.core.store import Store
 from imagegen.image import base
 from imagegen.image.file_tree import bytecode_base
 from imagegen.image.layers import ownership
-from imagegen.image.layers.base_layers import cached_base, from_image, plan_base
-from imagegen.image.layers.layer import Layer, previously_built, stored
+from imagegen.image.layers.base_layers import from_image, plan_base
+from imagegen.image.layers.layer import Layer, LayerOrigin, LayerSource, previously_built
 from imagegen.image.layers.plan import INTERPRETER, LayerPlan, plan
 from imagegen.lock.model import Lock
 from imagegen.oci import registry
@@ -33,19 +33,36 @@ class RemoteLayers:
     recompressed: Mapping[str, Layer] = field(default_factory=dict)
 
 
-class LayerOrigin(Enum):
-    STORE = "store"
-    REMOTE = "remote"  # neither built nor fetched, since the repository that it is for stores it
-    BUILD = "build"
-
-
 @dataclass(frozen=True)
-class LayerSource:
-    """The origin of one layer; `layer` is None for one to be built."""
+class ResolvedLayers:
+    """The source of every layer of a lock's image, from the bottom up.
 
-    plan: LayerPlan
-    origin: LayerOrigin
-    layer: Layer | None = None
+    `prebuilt` is the base with its packages in a trusted repository, if the store would have to build or fetch it.
+    """
+
+    lock: Lock
+    sources: tuple[LayerSource, ...]
+    prebuilt: base.PrebuiltBase | None = None
+
+    @property
+    def absent(self) -> list[LayerSource]:
+        """The layers that must be fetched or built."""
+        return [source for source in self.sources if source.is_absent]
+
+    @cached_property
+    def base_keys(self) -> frozenset[str]:
+        """The keys of the layers under the venv."""
+        return frozenset(part.key for part in plan_base(self.lock))
+
+    @property
+    def absent_base(self) -> list[LayerSource]:
+        """The absent layers under the venv."""
+        return [source for source in self.absent if source.plan.key in self.base_keys]
+
+    @property
+    def absent_stack(self) -> list[LayerPlan]:
+        """The absent layers from the venv up."""
+        return [source.plan for source in self.absent if source.plan.key not in self.base_keys]
 
 
 def plan_layers(lock: Lock) -> tuple[LayerPlan, ...]:
@@ -53,66 +70,68 @@ def plan_layers(lock: Lock) -> tuple[LayerPlan, ...]:
     return (*plan_base(lock), *plan(lock))
 
 
-def resolve_layers(lock: Lock, store: Store, remote: RemoteLayers | None = None) -> tuple[LayerSource, ...]:
-    """Return the source of every layer, from the bottom up. Prefer the store, then `remote`, then a build.
+def resolve_layers(
+    lock: Lock, store: Store, remote: RemoteLayers | None = None, plans: Sequence[LayerPlan] | None = None
+) -> ResolvedLayers:
+    """Return the source of every layer, or of those in `plans`. Prefer the store, then `remote`, then a fetch or build.
 
     A remote layer of wheels is used only where the scans of its wheels are known, since files that two packages own
     are found with them.
     """
-    cached = {layer.key: layer for layer in cached_base(lock, store)}
-    trusted = _trusted(lock, remote.layers) if remote else {}
+    plans = plan_layers(lock) if plans is None else plans
+    fetched = {layer.key: layer for layer in from_image(lock)}
+    previous = previously_built_layers(lock, store, plans)
+    trusted = _trusted(plans, fetched, remote.layers) if remote else {}
     sources = []
-    for part in plan_layers(lock):
-        if layer := cached.get(part.key) or stored(store, part.name, part.key):
-            sources.append(LayerSource(part, LayerOrigin.STORE, layer))
-        elif (layer := trusted.get(part.key)) and all(
+    for part in plans:
+        layer = previous.get(part.key)
+        if layer and store.has(layer.digest, layer.size):
+            source = LayerSource(part, LayerOrigin.STORE, layer)
+        elif (attested := trusted.get(part.key)) and all(
             ownership.known(store, wheel, lock.python) is not None for wheel in part.wheels
         ):
-            sources.append(LayerSource(part, LayerOrigin.REMOTE, layer))
+            source = LayerSource(part, LayerOrigin.REMOTE, attested)
         else:
-            sources.append(LayerSource(part, LayerOrigin.BUILD))
-    return tuple(sources)
+            source = LayerSource(part, LayerOrigin.FETCH if part.key in fetched else LayerOrigin.BUILD, layer)
+        sources.append(source)
+    return ResolvedLayers(lock, tuple(sources), _prebuilt_base(lock, store, trusted, remote) if remote else None)
 
 
-def _trusted(lock: Lock, layers: Mapping[str, Layer]) -> dict[str, Layer]:
+def _trusted(plans: Sequence[LayerPlan], fetched: Mapping[str, Layer], layers: Mapping[str, Layer]) -> dict[str, Layer]:
     """Return by key the layers that the image needs; of a registry's image, those with the locked digest.
 
     The key of such a layer names what it unpacks to, not the blob.
     """
-    base_layers = {layer.key: layer for layer in from_image(lock)}
-    layers_by_key = {
-        part.key: replace(layers[part.key], name=part.name, key=part.key)
-        for part in plan_layers(lock)
-        if part.key in layers
-    }
     return {
-        key: base_layers.get(key, layer)
-        for key, layer in layers_by_key.items()
-        if key not in base_layers or base_layers[key].digest == layer.digest
+        part.key: fetched.get(part.key) or replace(layers[part.key], name=part.name, key=part.key)
+        for part in plans
+        if part.key in layers and (part.key not in fetched or fetched[part.key].digest == layers[part.key].digest)
     }
 
 
-def prebuilt_base(lock: Lock, remote: RemoteLayers | None) -> base.PrebuiltBase | None:
-    """Return base and added packages as `remote` has them; None where a layer of them is not there."""
-    if remote is None or remote.repository is None:
-        return None
-    trusted = _trusted(lock, remote.layers)
+def _prebuilt_base(
+    lock: Lock, store: Store, trusted: Mapping[str, Layer], remote: RemoteLayers
+) -> base.PrebuiltBase | None:
     plans = [part for part in plan_base(lock) if part.name != INTERPRETER]
-    if not all(part.key in trusted for part in plans):
+    if remote.repository is None or not all(part.key in trusted for part in plans):
+        return None
+    added, key = lock.foundation.added, base.key(lock.base)
+    if not (base.needed_packages(added, key, store) if added else base.needed(lock.base, store)):
         return None
     layers = tuple(remote.recompressed.get(part.key, trusted[part.key]) for part in plans)
     return base.PrebuiltBase(layers, remote.repository)
 
 
-def previously_built_layers(lock: Lock, store: Store) -> dict[str, Layer]:
+def previously_built_layers(lock: Lock, store: Store, plans: Sequence[LayerPlan] | None = None) -> dict[str, Layer]:
     """Return by key the layers that this store once built with the codec in use, whether it still has their blobs or
     not.
 
     For a registry's image, return the layers that were verified to unpack to their diff_ids.
     """
+    plans = plan_layers(lock) if plans is None else plans
     base_layers, content = from_image(lock), lock.base.content
     keys = {layer.key for layer in base_layers}
-    built = (previously_built(store, part.name, part.key) for part in plan_layers(lock) if part.key not in keys)
+    built = (previously_built(store, part.name, part.key) for part in plans if part.key not in keys)
     layers_by_key = {layer.key: layer for layer in built if layer}
     for layer, locked in zip(base_layers, content.layers if content else (), strict=True):
         if base.verified(locked, store):
@@ -123,10 +142,10 @@ def previously_built_layers(lock: Lock, store: Store) -> dict[str, Layer]:
 class LayerStack:
     """The layers of one image, added in any order."""
 
-    def __init__(self, sources: Iterable[LayerSource]) -> None:
-        sources = tuple(sources)
+    def __init__(self, resolved: ResolvedLayers) -> None:
+        sources = resolved.sources
         self._keys = [source.plan.key for source in sources]
-        self._layers = {source.plan.key: source.layer for source in sources if source.layer}
+        self._layers = {source.plan.key: source.layer for source in sources if source.layer and not source.is_absent}
         self.remote = {source.plan.key for source in sources if source.origin is LayerOrigin.REMOTE}
 
     def add(self, layer: Layer) -> None:
@@ -144,19 +163,17 @@ class LayerStack:
         return [self._layers[key] for key in self._keys]
 
 
-def required_bytes(
-    lock: Lock, missing: Sequence[LayerPlan], store: Store, prebuilt: base.PrebuiltBase | None = None
-) -> int:
-    """Estimate the bytes that building the `missing` layers takes in the store, with all that they are built of.
+def required_bytes(resolved: ResolvedLayers, store: Store) -> int:
+    """Estimate the bytes that building the absent layers of wheels takes in the store, with all that they are built of.
 
-    A layer is estimated by its wheels; files in the store are not counted. `prebuilt` is the base if it need not be
-    built.
+    A layer is estimated by its wheels; files in the store are not counted.
     """
+    lock, missing = resolved.lock, resolved.absent_stack
     if not missing:
         return 0
     sizes = {layer.key: layer.size for layer in lock.record.layers} if lock.record else {}
     total = base.needed(lock.base, store)
-    total = min(total, prebuilt.required_bytes()) if prebuilt else total
+    total = min(total, resolved.prebuilt.required_bytes()) if resolved.prebuilt else total
     if added := lock.foundation.added:
         total += base.needed_packages(added, base.key(lock.base), store)
     if other := bytecode_base(lock):
