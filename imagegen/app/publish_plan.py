@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from imagegen.app.publish import expected_tagged
@@ -11,12 +11,12 @@ from imagegen.core.errors import FetchError, PublishError
 from imagegen.core.net import Client
 from imagegen.core.store import Store
 from imagegen.core.text import counted
+from imagegen.image.layers import LayerSource, resolve_layers
 from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.plan import LAYER_FORMAT
-from imagegen.image.layers.sources import plan_layers, previously_built_layers
+from imagegen.image.layers.sources import plan_layers, resolve_recorded
 from imagegen.lock.model import Lock
-from imagegen.oci.documents import ZSTD_TYPE, Descriptor
-from imagegen.publish.plan import LocatedLayer, PublishPlan, RegistryState, plan
+from imagegen.publish.plan import PublishPlan, RegistryState
 from imagegen.publish.repository import RemoteRepository
 from imagegen.run.smoke.passed import SmokeRequirement, find_saved
 from imagegen.spec.model import Cell
@@ -40,59 +40,46 @@ def _plan(publisher: Publisher, job: PublishJob) -> PublishPlan:
     session, lock = publisher.session, job.lock
     name, store = publisher.reference(job.cell.image), session.project.store
     steps = publisher.attachment_steps(lock)
-    seen = None
+    seen, sources = None, _layer_sources(job, store)
     try:
         with Client(session.project.settings).impatient() as client:
-            seen = query_registry(*publisher.repositories(client, job.cell.image), job, store)
+            seen = query_registry(*publisher.repositories(client, job.cell.image), job, sources)
     except (PublishError, FetchError) as error:
         session.project.progress.say(f"note: {name.name} could not be read: {error.why or error.what}")
-    required = known_layers(job, store)
-    in_store = {layer.digest for layer in required if layer.digest and store.has(layer.digest, layer.size)}
     compression = job.options.compression
     rebuild_reason = None if compression == "zstd" else f"{compression} layers are not known before they are built"
-    return plan(
+    return PublishPlan(
         lock.cell,
         name.name,
         job.expected,
-        required,
+        sources,
         job.tags,
-        in_store=in_store,
-        seen=seen,
+        seen,
         moves=job.options.test,
-        steps=[*steps, _tested(job, store)],
-        unknown=tuple(_unknown(job)),
+        steps=(*steps, _tested(job, store)),
+        uncompiled=tuple(_uncompiled(job)),
         rebuild_reason=rebuild_reason,
     )
 
 
-def known_layers(job: PublishJob, store: Store) -> tuple[LocatedLayer, ...]:
-    """Return the image's layers from the bottom up, with digests and sizes where the lock's record or this store has
-    them.
+def _layer_sources(job: PublishJob, store: Store) -> tuple[LayerSource, ...]:
+    """Return the sources of the image's layers from the bottom up, with digests and sizes where the lock's record or
+    this store has them.
     """
     lock, record = job.lock, job.lock.record
     if job.options.compression != "zstd":
-        return tuple(LocatedLayer(part.name) for part in plan_layers(lock))
+        return tuple(map(LayerSource, plan_layers(lock)))
     if record and (record.layer_format, record.codec) == (LAYER_FORMAT, CODEC):
-        return tuple(LocatedLayer(layer.name, layer.digest, layer.size) for layer in record.layers)
-    built = previously_built_layers(lock, store)
-    return tuple(
-        LocatedLayer(part.name, built[part.key].digest, built[part.key].size)
-        if part.key in built
-        else LocatedLayer(part.name)
-        for part in plan_layers(lock)
-    )
+        return resolve_recorded(lock, store)
+    return resolve_layers(lock, store).sources
 
 
 def query_registry(
-    repository: RemoteRepository, siblings: Sequence[RemoteRepository], job: PublishJob, store: Store
+    repository: RemoteRepository, siblings: Sequence[RemoteRepository], job: PublishJob, sources: Iterable[LayerSource]
 ) -> RegistryState:
     """Return which layers the registry has, and what its tags name. Raises PublishError, FetchError."""
     repository.writer.reach()
-    required = {
-        layer.digest: Descriptor(ZSTD_TYPE, layer.digest, layer.size)
-        for layer in known_layers(job, store)
-        if layer.digest is not None and layer.size is not None
-    }
+    required = {source.layer.digest: source.layer for source in sources if source.layer}
     present = repository.writer.present(required.values())
     near: frozenset[str] = frozenset()
     for other in siblings:
@@ -115,7 +102,7 @@ def _tested(job: PublishJob, store: Store) -> str:
     return "the smoke checks run in an engine" + (", on a GPU" if required.gpu else "") + "; the tags move if they pass"
 
 
-def _unknown(job: PublishJob) -> Iterator[str]:
+def _uncompiled(job: PublishJob) -> Iterator[str]:
     locks = [environment.lock for environment in job.lock.environments]
     built = {wheel.build for lock in locks for wheel in lock.wheels if wheel.build}
     compiled = sorted({build.name for lock in locks for build in lock.builds if build.key not in built})

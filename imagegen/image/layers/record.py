@@ -4,27 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from imagegen.image.layers import base_layers
 from imagegen.image.layers.image_config import Image, image
-from imagegen.image.layers.layer import Layer
 from imagegen.image.layers.plan import LAYER_FORMAT, LOADER, group_of
 from imagegen.image.layers.sizes import has_uncompiled
-from imagegen.image.layers.sources import plan_layers
+from imagegen.image.layers.sources import plan_layers, recorded_layers
 from imagegen.lock.model import Lock
-from imagegen.oci.documents import ZSTD_TYPE
 
 
 def recorded_image(lock: Lock) -> Image:
     """Return config and manifest of the layers that the lock records; the layers themselves are not needed."""
-    types = {layer.digest: layer.media_type for layer in base_layers.from_image(lock)}
-    recorded = lock.record.layers if lock.record else ()
-    return image(
-        lock,
-        [
-            Layer(types.get(layer.digest, ZSTD_TYPE), layer.digest, layer.size, layer.diff_id, layer.name, layer.key)
-            for layer in recorded
-        ],
-    )
+    return image(lock, recorded_layers(lock))
 
 
 def keep_record(new: Lock, previous: Lock) -> Lock:

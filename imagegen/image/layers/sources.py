@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -17,6 +17,7 @@ from imagegen.image.layers.layer import Layer, LayerOrigin, LayerSource, previou
 from imagegen.image.layers.plan import INTERPRETER, LayerPlan, plan
 from imagegen.lock.model import Lock
 from imagegen.oci import registry
+from imagegen.oci.documents import ZSTD_TYPE
 
 _INTERPRETER_BYTES = 300 << 20  # estimate for a standalone interpreter's archive, its files and its layer
 
@@ -84,17 +85,27 @@ def resolve_layers(
     trusted = _trusted(plans, fetched, remote.layers) if remote else {}
     sources = []
     for part in plans:
-        layer = previous.get(part.key)
-        if layer and store.has(layer.digest, layer.size):
-            source = LayerSource(part, LayerOrigin.STORE, layer)
-        elif (attested := trusted.get(part.key)) and all(
-            ownership.known(store, wheel, lock.python) is not None for wheel in part.wheels
-        ):
-            source = LayerSource(part, LayerOrigin.REMOTE, attested)
-        else:
-            source = LayerSource(part, LayerOrigin.FETCH if part.key in fetched else LayerOrigin.BUILD, layer)
+        source = _local_source(part, previous.get(part.key), fetched, store)
+        layer = trusted.get(part.key) if source.is_absent else None
+        if layer and all(ownership.known(store, wheel, lock.python) is not None for wheel in part.wheels):
+            source = LayerSource(part, LayerOrigin.REMOTE, layer)
         sources.append(source)
     return ResolvedLayers(lock, tuple(sources), _prebuilt_base(lock, store, trusted, remote) if remote else None)
+
+
+def resolve_recorded(lock: Lock, store: Store) -> tuple[LayerSource, ...]:
+    """Return the source of every layer that the lock records, from the bottom up; its wheels need not be compiled."""
+    fetched = {layer.key for layer in from_image(lock)}
+    return tuple(
+        _local_source(LayerPlan(layer.name, (), layer.key), layer, fetched, store) for layer in recorded_layers(lock)
+    )
+
+
+def _local_source(part: LayerPlan, layer: Layer | None, fetched: Collection[str], store: Store) -> LayerSource:
+    """Return the source without remote layers; `fetched` are the keys of the layers of a registry's image."""
+    if layer and store.has(layer.digest, layer.size):
+        return LayerSource(part, LayerOrigin.STORE, layer)
+    return LayerSource(part, LayerOrigin.FETCH if part.key in fetched else LayerOrigin.BUILD, layer)
 
 
 def _trusted(plans: Sequence[LayerPlan], fetched: Mapping[str, Layer], layers: Mapping[str, Layer]) -> dict[str, Layer]:
@@ -137,6 +148,16 @@ def previously_built_layers(lock: Lock, store: Store, plans: Sequence[LayerPlan]
         if base.verified(locked, store):
             layers_by_key[layer.key] = layer
     return layers_by_key
+
+
+def recorded_layers(lock: Lock) -> list[Layer]:
+    """Return the layers that the lock records, from the bottom up."""
+    types = {layer.digest: layer.media_type for layer in from_image(lock)}
+    recorded = lock.record.layers if lock.record else ()
+    return [
+        Layer(types.get(layer.digest, ZSTD_TYPE), layer.digest, layer.size, layer.diff_id, layer.name, layer.key)
+        for layer in recorded
+    ]
 
 
 class LayerStack:
