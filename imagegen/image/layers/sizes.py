@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 from imagegen.core.store import Store
 from imagegen.core.zip_archive import ArchiveError, ZipArchive
-from imagegen.image.layers import base_layers
-from imagegen.image.layers.layer import stored
-from imagegen.image.layers.sources import plan_layers
+from imagegen.image.layers.base_layers import from_image
+from imagegen.image.layers.sources import resolve_layers
 from imagegen.lock.model import Lock, LockedWheel
 
 
@@ -32,19 +31,12 @@ def layer_sizes(lock: Lock, store: Store, *, whole: bool = True) -> tuple[Size, 
     if lock.record and not whole:
         return tuple(Size(layer.name, layer.size, None) for layer in lock.record.layers)
     recorded = {layer.key: layer.size for layer in lock.record.layers} if lock.record else {}
-    lower_layers = base_layers.from_image(lock)
-    sizes = [Size(layer.name, layer.size, layer.unpacked) for layer in lower_layers]
-    for part in plan_layers(lock):
-        if any(layer.key == part.key for layer in lower_layers):
-            continue
-        built_layer = stored(store, part.name, part.key)
-        sizes.append(
-            Size(
-                part.name,
-                built_layer.size if built_layer else recorded.get(part.key),
-                built_layer.unpacked if built_layer else None,
-            )
-        )
+    fetched = {layer.key: layer for layer in from_image(lock)}
+    sizes = []
+    for source in resolve_layers(lock, store).sources:
+        part, layer = source.plan, fetched.get(source.plan.key) or (None if source.is_absent else source.layer)
+        packed, unpacked = (layer.size, layer.unpacked) if layer else (recorded.get(part.key), None)
+        sizes.append(Size(part.name, packed, unpacked))
     return tuple(sizes)
 
 
