@@ -31,7 +31,7 @@ from imagegen.image.layers.base_layers import from_image, plan_base
 from imagegen.image.layers.layers_document import description, read_description
 from imagegen.image.layers.ownership import OwnershipErrors
 from imagegen.image.layers.plan import plan
-from imagegen.image.layers.sources import previously_built_layers
+from imagegen.image.layers.sources import previously_built_layers, resolve_recorded
 from imagegen.lock.model import Lock, LockedWheel
 from imagegen.oci import registry
 from imagegen.oci.documents import ImageConfig, LayerDescriptor, RemoteImage
@@ -233,6 +233,30 @@ def test_the_layers_of_a_registrys_image_are_attested_once_they_were_seen(
     Cache("diff-id", dict).put(store, layers[1].digest, {"diff_id": layers[1].diff_id})
     (found,) = previously_built_layers(lock, store).values()
     assert (found.name, found.digest) == ("base-2", layers[1].digest)
+
+
+def test_layers_of_a_registrys_image_are_fetched_until_they_were_verified(store: Store) -> None:
+    lock = on_a_registrys_image()
+    layers = lock.base.content.layers if lock.base.content else ()
+    for layer in layers:
+        store.path(layer.digest).parent.mkdir(parents=True, exist_ok=True)
+        store.path(layer.digest).write_bytes(b"x")
+    Cache("diff-id", dict).put(store, layers[1].digest, {"diff_id": layers[1].diff_id})
+    origins = [source.origin for source in resolve_layers(lock, store).sources[:2]]
+    assert origins == [LayerOrigin.FETCH, LayerOrigin.STORE]
+
+
+def test_a_recorded_lock_has_the_sources_of_its_build(
+    store: Store, wheels: tuple[LockedWheel, ...], published: Image
+) -> None:
+    lock = replace(lock_of(*wheels), record=assembling.record_of(published))
+    gone = published.layers[1]
+    store.path(gone.digest).unlink()
+    sources = resolve_layers(lock, store).sources
+    assert [source.plan.key for source in sources if source.is_absent] == [gone.key]
+    for recorded, source in zip(resolve_recorded(lock, store), sources, strict=True):
+        assert recorded.layer and source.layer
+        assert (recorded.origin, recorded.layer.digest) == (source.origin, source.layer.digest)
 
 
 def test_another_blob_of_a_registrys_image_is_not_reused(empty: Store) -> None:
