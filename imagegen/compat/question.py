@@ -98,7 +98,7 @@ class Question:
         return f"[{','.join(sorted(extras))}]" if (extras := self.facts.extras.get(name)) else ""
 
 
-def parse_question(
+def parse_words(
     words: Sequence[str], sets: Sequence[str], vocabulary: Vocabulary, cell: NamedCell | None = None
 ) -> Question:
     """Return the question of the words and `--set` options, about a cell if there is one. Raises UsageError."""
@@ -345,11 +345,25 @@ class _QuestionParser:
             self.unknown[name] = self.cards[name] = error.unknown
 
     def question(self, *, by_id: bool) -> Question:
-        """Return the question of all names that were added; `by_id`: the id of its cell was typed."""
-        hosts = self._hosts(by_id=by_id)
-        ids = self.cell.by_platform if self.cell else {}
-        return replace(
-            self._question(self.cell), hosts=tuple(host.rule(ids) for host in hosts), vocabulary=self.vocabulary
+        """Return the question of all names that were added; `by_id`: the id of its cell was typed.
+
+        For a cell, it has the cell's facts unless a word of the query changes them.
+        """
+        hosts, cell = self._hosts(by_id=by_id), self.cell
+        self.versions = {**self.image_facts, **self.versions}
+        if self.image and "torch" not in self.requested:
+            torch = replace(Fact.requested(f"=={self.image.torch}"), built=True)
+            self.packages = {**self.packages, "torch": torch}
+        return Question(
+            self.requested,
+            self._facts_of_cell(cell.facts) if cell else self._facts(),
+            cell,
+            tuple(self.unknown[name] for name in sorted(self.unknown)),
+            tuple(self.assumed),
+            self.image,
+            frozenset(self.short),
+            tuple(host.rule(cell.by_platform if cell else {}) for host in hosts),
+            vocabulary=self.vocabulary,
         )
 
     def _hosts(self, *, by_id: bool) -> tuple[CardHost, ...]:
@@ -400,16 +414,6 @@ class _QuestionParser:
             f"base nvidia/pytorch:{image.tag}: {image.system}, Python {python}, CUDA {image.cuda}, NVIDIA's own "
             f"torch {image.torch}"
         )
-
-    def _question(self, cell: NamedCell | None) -> Question:
-        """Return the question; for a cell, with its facts unless a word of the query changes them."""
-        self.versions = {**self.image_facts, **self.versions}
-        if self.image and "torch" not in self.requested:
-            torch = replace(Fact.requested(f"=={self.image.torch}"), built=True)
-            self.packages = {**self.packages, "torch": torch}
-        facts = self._facts_of_cell(cell.facts) if cell else self._facts()
-        unknown = tuple(self.unknown[name] for name in sorted(self.unknown))
-        return Question(self.requested, facts, cell, unknown, tuple(self.assumed), self.image, frozenset(self.short))
 
     def _facts(self) -> Facts:
         names, env = {"platform": _PLATFORM} | self.names, self.env or None

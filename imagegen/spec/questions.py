@@ -7,8 +7,7 @@ from typing import TypeVar
 
 from packaging.version import Version
 
-from imagegen.compat import question as typed
-from imagegen.compat.question import NamedCell, Question
+from imagegen.compat.question import NamedCell, Question, parse_words
 from imagegen.compat.rule import NO_GLIBC, SURROUNDINGS, cuda_version
 from imagegen.compat.suggestions import PlatformChoices
 from imagegen.compat.systems import System
@@ -31,7 +30,7 @@ def parse_question(words: Sequence[str], sets: Sequence[str], matrix: Matrix, vo
             f"{' and '.join(cell_names)} are several cells", code="usage-several-cells", fix="ask about one at a time"
         )
     named = _named_cell(cells[cell_names[0]], matrix, words) if cell_names else None
-    return typed.parse_question([word for word in words if word not in cells], sets, vocabulary, named)
+    return parse_words([word for word in words if word not in cells], sets, vocabulary, named)
 
 
 def _named_cell(cell: Cell, matrix: Matrix, words: Sequence[str]) -> NamedCell:
