@@ -10,7 +10,7 @@ from imagegen.app.lock_files import LockFiles
 from imagegen.app.missing_sources import missing_of_cell, missing_of_lock
 from imagegen.app.session import Session
 from imagegen.app.states import CellState, cell_state
-from imagegen.compat import CellAnswer
+from imagegen.compat.verdict import CellAnswer, reasons_of
 from imagegen.core.errors import LockError
 from imagegen.core.store import Store
 from imagegen.core.store.cache import digest_of_results, has_results
@@ -43,9 +43,7 @@ class CellStatus:
         except LockError as error:
             return cell_state(self.answer, error)
         if checked.verdict and checked.verdict.answer == "incompatible":
-            errors = (conflict.rules for conflict in checked.verdict.conflicts if conflict.severity == "error")
-            reasons = (rule.because for rules in errors for rule in rules)
-            return cell_state(CellAnswer("incompatible", " ".join(reasons)))
+            return cell_state(CellAnswer("incompatible", reasons_of("incompatible", checked.verdict.conflicts)))
         return cell_state(self.answer, self.lock, _passed_counts(self._session.lock_files, self.cell, self.lock))
 
     @property

@@ -9,6 +9,7 @@ from imagegen import compat as compatibility
 from imagegen import spec as matrix
 from imagegen.app.matrices import Matrices
 from imagegen.app.project import ProjectContext
+from imagegen.compat.verdict import reasons_of
 from imagegen.core.errors import IncompatibleError, LockError, ProjectFileError
 from imagegen.spec.model import Cell
 
@@ -52,11 +53,8 @@ class Judge:
         except (LockError, ProjectFileError) as error:
             return compatibility.CellAnswer("unknown", error.summary)
         verdict = self.verdict(facts)
-        refused = verdict.answer == "incompatible"
-        severity = "error" if refused else "suspicion"
-        worst = [conflict for conflict in verdict.conflicts if conflict.severity == severity]
-        reason = " ".join(rule.because for conflict in worst for rule in conflict.rules)
-        return compatibility.CellAnswer("incompatible" if refused else "unknown" if worst else "compatible", reason)
+        refused, reasons = verdict.answer == "incompatible", reasons_of(verdict.answer, verdict.conflicts)
+        return compatibility.CellAnswer("incompatible" if refused else "unknown" if reasons else "compatible", reasons)
 
     def facts_of(self, cell: Cell) -> Facts:
         """Return the facts of a cell before it is locked: of the lock file that it takes, else of its requirements.

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from imagegen.app.matrices import Matrices
 from imagegen.app.session import Session
-from imagegen.compat import CellAnswer, Explanation, Question
 from imagegen.compat.answers import QuestionAnswer, answer
+from imagegen.compat.question import Question
+from imagegen.compat.verdict import CellAnswer, reasons_of
+from imagegen.compat.why import Explanation
 from imagegen.spec.cells import Matrix
 
 if TYPE_CHECKING:
@@ -35,15 +37,16 @@ def answer_by_environment(
     The name is "" if they name no image with several environments. `sets` are changes of a cell, `model` is a model
     type or "". Raises UsageError, MatrixError.
     """
-    return {name: _answer(session, asked, sets, model) for name, asked in _environments(session.matrix, words).items()}
+    answers = {}
+    for name, words_of_cell in _words_by_environment(session.matrix, words).items():
+        matrix = _with_locked_versions(session.matrices, words_of_cell)
+        question_answer = answer(session.matrices, words_of_cell, sets, model, matrix)
+        state = _state_of_cell(session, question_answer.question, question_answer.explanation)
+        answers[name] = WhyAnswer(question_answer, state)
+    return answers
 
 
-def _answer(session: Session, words: Sequence[str], sets: Sequence[str], model: str) -> WhyAnswer:
-    question_answer = answer(session.matrices, words, sets, model, _with_locked_versions(session.matrices, words))
-    return WhyAnswer(question_answer, _state(session, question_answer.question, question_answer.explanation))
-
-
-def _environments(matrix: Matrix, words: Sequence[str]) -> dict[str, Sequence[str]]:
+def _words_by_environment(matrix: Matrix, words: Sequence[str]) -> dict[str, Sequence[str]]:
     """Return the words that ask about each environment of the image that they name, by its name.
 
     If they name no image with several environments, return them by the name "".
@@ -76,19 +79,16 @@ def _with_locked_versions(matrices: Matrices, words: Sequence[str]) -> Matrix:
     )
 
 
-def _state(session: Session, question: Question, explanation: Explanation) -> CellState | None:
+def _state_of_cell(session: Session, question: Question, explanation: Explanation) -> CellState | None:
     """Return the state of the cell that is asked about; a changed one has no lock, and on another base none at all."""
     if question.cell is None or "base" in question.requested:
         return None
     cell = session.matrix.select_one(question.cell.id)  # of the matrix, as locks are compared with it
     from imagegen.app import cell_states, states  # late, for locks, builds and attestations
 
-    reasons = explanation.unknown
-    if explanation.answer == "incompatible" or not reasons:
-        worst = "error" if explanation.answer == "incompatible" else "suspicion"
-        rule_groups = (conflict.rules for conflict in explanation.conflicts if conflict.severity == worst)
-        reasons = tuple(rule.because for rules in rule_groups for rule in rules)
-    answer = CellAnswer(explanation.answer, " ".join(reasons))
+    unknown = "" if explanation.answer == "incompatible" else " ".join(explanation.unknown)
+    reasons = unknown or reasons_of(explanation.answer, explanation.conflicts)
+    cell_answer = CellAnswer(explanation.answer, reasons)
     if question.requested:
-        return states.cell_state(answer)
-    return cell_states.CellStatus(session, cell, answer).state
+        return states.cell_state(cell_answer)
+    return cell_states.CellStatus(session, cell, cell_answer).state

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from imagegen.app.why import WhyAnswer, answer_by_environment
 from imagegen.cli.app import App, pass_app
 from imagegen.compat.answer_text import as_dict, as_text
-from imagegen.compat.answers import one_model_type
-from imagegen.compat.model_types import model_type_summary
-from imagegen.compat.verdict import WORST_FIRST, Answer
+from imagegen.compat.model_types import model_type_summary, one_model_type
+from imagegen.compat.verdict import WORST_FIRST
 from imagegen.core.text import shown
-
-if TYPE_CHECKING:
-    from imagegen.app.states import StateName
-
-_NAMES: dict[Answer, StateName] = {"compatible": "no known conflict", "incompatible": "conflict", "unknown": "unknown"}
 
 
 @click.command("why")
@@ -46,17 +40,17 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
     gc.disable()
     click.get_current_context().call_on_close(gc.enable)
     model, words, sets = one_model_type(words, sets)
-    about = model_type_summary(app.session.matrices.knowledge_files.model_types, model) if model else ""
+    models = app.session.matrices.knowledge_files.model_types if model else None
+    about = model_type_summary(models, model) if models else ""
+    releases = models.first.get(model) if models else None
     if model and not words:
-        app.json({model: app.session.matrices.knowledge_files.model_types.first.get(model)}) if as_json else click.echo(
-            shown(about)
-        )
-        return 0 if model in app.session.matrices.knowledge_files.model_types.first else 2
+        app.json({model: releases}) if as_json else click.echo(shown(about))
+        return 2 if releases is None else 0
     answers = answer_by_environment(app.session, words, sets, model)
     if as_json:
         app.json(_as_dicts(answers))
     else:
-        notes = [about] if about and model in app.session.matrices.knowledge_files.model_types.first else []
+        notes = [] if releases is None else [about]
         texts = [f"{name}: {_as_text(answer)}" if name else _as_text(answer) for name, answer in answers.items()]
         click.echo(shown("\n\n".join([*texts, *notes])))
     codes = {answer.exit_code for answer in answers.values()}

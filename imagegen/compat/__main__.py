@@ -15,10 +15,10 @@ from functools import cached_property
 from typing import NoReturn
 
 from imagegen.compat.answer_text import as_dict, as_text
-from imagegen.compat.answers import answer, one_model_type
+from imagegen.compat.answers import answer
 from imagegen.compat.knowledge import Knowledge
 from imagegen.compat.knowledge_files import KnowledgeFiles
-from imagegen.compat.model_types import model_type_summary
+from imagegen.compat.model_types import model_type_summary, one_model_type
 from imagegen.core.compiled import ResultCache, TreeResults
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
@@ -71,16 +71,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parser.parse_args(arguments)
         sources = ShippedSources()
         model, words, _ = one_model_type(options.words)
-        first = sources.knowledge_files.model_types.first if model else {}
-        about = model_type_summary(sources.knowledge_files.model_types, model) if model else ""
+        models = sources.knowledge_files.model_types if model else None
+        about = model_type_summary(models, model) if models else ""
+        releases = models.first.get(model) if models else None
         if model and not words:
-            print(_json({model: first.get(model)}) if options.json else shown(about))
-            return 0 if model in first else 2
+            print(_json({model: releases}) if options.json else shown(about))
+            return 2 if releases is None else 0
         result = answer(sources, words, model=model)
     except ImagegenError as error:
         print(f"error[{error.code}]: {error}", file=sys.stderr)
         return error.exit_code
-    notes = [about] if model in first else []
+    notes = [] if releases is None else [about]
     print(_json(as_dict(result)) if options.json else shown("\n\n".join([as_text(result), *notes])))
     return result.exit_code
 

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from imagegen.compat.completion import complete, complete_names
 from imagegen.compat.knowledge import Knowledge
 from imagegen.compat.knowledge_files import KnowledgeFiles
-from imagegen.compat.model_types import split_model_types
 from imagegen.compat.question import Question, missing_metadata
 from imagegen.compat.suggestions import suggest
 from imagegen.compat.why import Explanation, explain
 from imagegen.core.context import Context
-from imagegen.core.errors import UsageError
 from imagegen.spec.cells import Matrix
 from imagegen.spec.questions import parse_question, platform_choices, vocabulary_of
 from imagegen.wheels.compiling import NeededBuild, needed_builds
@@ -71,21 +69,11 @@ def answer(
 
     `matrix` replaces the matrix of the sources for cells. Raises UsageError, MatrixError.
     """
-    question = replace(_parse(sources, words, sets, matrix or sources.matrix), model=model)
+    question = _parse(sources, words, sets, matrix or sources.matrix)
+    question = replace(complete(question, sources.knowledge), model=model)
     explanation = explain(question, sources.knowledge)
     nearest = [] if explanation.answer == "compatible" else _nearest(sources, question)
     return QuestionAnswer(question, explanation, nearest)
-
-
-def one_model_type(words: Sequence[str], sets: Sequence[str] = ()) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """Return the model type among the words and `--set` options ("": none), and the rest of each."""
-    (in_words, words), (in_sets, sets) = split_model_types(words), split_model_types(sets)
-    names = sorted({*in_words, *in_sets})
-    if len(names) > 1:
-        raise UsageError(
-            f"{' and '.join(names)} are several model types", code="usage-several-models", fix="ask about one at a time"
-        )
-    return names[0] if names else "", tuple(words), tuple(sets)
 
 
 def _parse(sources: Sources, words: Sequence[str], sets: Sequence[str], matrix: Matrix) -> Question:
@@ -101,7 +89,7 @@ def _parse(sources: Sources, words: Sequence[str], sets: Sequence[str], matrix: 
         for package in packages.values():
             metadata.add(package)
         question = complete_names(parse(vocabulary_of(matrix, [*harvested, *packages])), metadata)
-    return complete(question, sources.knowledge)
+    return question
 
 
 def _nearest(sources: Sources, question: Question) -> Sequence[WorkingCombination]:

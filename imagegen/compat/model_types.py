@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from imagegen.compat.derived import derived_rule
 from imagegen.compat.models import PACKAGES, Models
 from imagegen.compat.rule import Rule
+from imagegen.core.errors import UsageError
 from imagegen.core.text import nearest
 
 if TYPE_CHECKING:
@@ -21,10 +22,16 @@ _WITHOUT = {
 }
 
 
-def split_model_types(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the model types that the words name, and the other words."""
-    matches = [(word, _WORD.fullmatch(word.strip())) for word in words]
-    return [match[1] for _, match in matches if match], [word for word, match in matches if not match]
+def one_model_type(words: Sequence[str], sets: Sequence[str] = ()) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """Return the model type among the words and `--set` options ("": none), and the rest of each. Raises UsageError."""
+    matches = {word: _WORD.fullmatch(word.strip()) for word in (*words, *sets)}
+    names = sorted({match[1] for match in matches.values() if match})
+    if len(names) > 1:
+        raise UsageError(
+            f"{' and '.join(names)} are several model types", code="usage-several-models", fix="ask about one at a time"
+        )
+    rest, rest_of_sets = (tuple(word for word in group if not matches[word]) for group in (words, sets))
+    return names[0] if names else "", rest, rest_of_sets
 
 
 def rules(subject: RuleSubject) -> Iterable[Rule]:

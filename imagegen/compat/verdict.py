@@ -113,8 +113,13 @@ class CellAnswer:
     reason: str = ""
 
 
+def reasons_of(answer: Answer, conflicts: Iterable[Conflict]) -> str:
+    """Return the reasons of an answer: of the errors if it is "incompatible", else of the suspicions."""
+    severity = "error" if answer == "incompatible" else "suspicion"
+    return " ".join(rule.because for conflict in conflicts if conflict.severity == severity for rule in conflict.rules)
+
+
 def worst_answer(answers: Mapping[str, CellAnswer]) -> CellAnswer:
     """Return the worst of several cells' answers, by cell, with the cell in its reason."""
-    order = ("incompatible", "unknown", "compatible")
-    name, worst = min(answers.items(), key=lambda item: order.index(item[1].answer))
+    name, worst = min(answers.items(), key=lambda item: WORST_FIRST.index(item[1].answer))
     return CellAnswer(worst.answer, f"{name}: {worst.reason}" if worst.reason else "")

@@ -63,8 +63,7 @@ def explain(question: Question, knowledge: Knowledge) -> Explanation:
     """
     metadata = knowledge.metadata
     rules = sorted(rules_about(RuleSubject.of_question(question, knowledge)), key=lambda rule: rule.id)
-    on_gpus = on_each_gpu(question.facts)
-    explanations = [_Case(rules, facts, metadata, question).explain() for facts in on_gpus]
+    explanations = [_Case(rules, facts, metadata, question).explain() for facts in on_each_gpu(question.facts)]
     answer = min((explanation.answer for explanation in explanations), key=WORST_FIRST.index)
     conflicts = {
         tuple(rule.id for rule in conflict.rules): add_overrides(conflict, knowledge.overrides, question.facts)
@@ -97,22 +96,19 @@ class _Case:
         self.missing = [*gaps(self.problem, metadata), *_gaps_of_extras(question, metadata)]
 
     def explain(self) -> Explanation:
+        """Return the conflicts of rules that can reject, else of remembered rules and wheels; and the warnings."""
+        sure = [rule for rule in self.rules if rule.binding]
         try:
-            return self._explain()
+            conflicts, blamed = self._conflicts(sure, self._clauses(sure, wheels=False))
+            is_rejected = bool(conflicts)
+            if not is_rejected:
+                remembered = [rule for rule in self.rules if rule.evidence == "remembered"]
+                conflicts, _ = self._conflicts(remembered, self._clauses([*sure, *remembered], wheels=True))
+            clauses = self._clauses(sure, wheels=True)
+            conflicts += self._warnings([clause for clause in clauses if clause.origin not in blamed])
         except GaveUpError:
             return Explanation("unknown", unknown=("the solver exceeded its step limit on this combination",))
-
-    def _explain(self) -> Explanation:
-        sure = [rule for rule in self.rules if rule.binding]
-        conflicts, blamed = self._conflicts(sure, self._clauses(sure, wheels=False))
-        doubted = not conflicts
-        if doubted:
-            remembered = [rule for rule in self.rules if rule.evidence == "remembered"]
-            conflicts, _ = self._conflicts(remembered, self._clauses([*sure, *remembered], wheels=True))
-        conflicts += self._warnings(
-            [clause for clause in self._clauses(sure, wheels=True) if clause.origin not in blamed]
-        )
-        if not doubted:
+        if is_rejected:
             return Explanation("incompatible", tuple(conflicts))
         open_ = self.missing or any(conflict.severity == "suspicion" for conflict in conflicts)
         return Explanation("unknown" if open_ else "compatible", tuple(conflicts), tuple(self.missing))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from imagegen.cli.commands import cli
 from imagegen.compat import models as model_types
 from imagegen.compat.metadata import PackageReleases, ReleaseMetadata
-from imagegen.compat.model_types import model_type_rules, split_model_types
+from imagegen.compat.model_types import model_type_rules, one_model_type
 from imagegen.compat.models import Models
 from imagegen.core.config import Settings
 from imagegen.core.data import shipped
@@ -90,8 +90,9 @@ def test_a_type_asks_for_the_first_release_that_knows_it() -> None:
 
 
 def test_words_about_models_are_distinguished_from_the_others() -> None:
-    words = ("model==qwen3", "vllm==0.11.0", "model = llama", "model", "modelscope==1.0")
-    assert split_model_types(words) == (["qwen3", "llama"], ["vllm==0.11.0", "model", "modelscope==1.0"])
+    words = ("model==qwen3", "vllm==0.11.0", "model = qwen3", "model", "modelscope==1.0")
+    assert one_model_type(words) == ("qwen3", ("vllm==0.11.0", "model", "modelscope==1.0"), ())
+    assert one_model_type((), ("model=llama", "torch==2.9")) == ("llama", (), ("torch==2.9",))
 
 
 def release(version: str) -> ReleaseMetadata:
