@@ -5,7 +5,7 @@ A package of the project is a directory, of which the sandbox builds the wheel, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from imagegen.core.net import wheel_metadata
 from imagegen.core.store import Store
 from imagegen.core.wheel_target import WheelTarget
 from imagegen.lock import sdist
+from imagegen.lock.make.packages import PackageResolver
 from imagegen.lock.model import LOCAL, URL, Lock, LockedFile, LockedSdist, LockedWheel, archive_name
 from imagegen.lock.recipes import pyproject
 from imagegen.lock.sources import RequiredFile, fetch_files
@@ -36,25 +37,18 @@ _COMPILED = "compile it: `compiled: true` in its entry under `components`, and a
 
 @dataclass(frozen=True)
 class OwnPackageBuilder:
-    """Makes wheels of packed sources.
+    """Makes wheels of packed sources; `resolver` resolves their build requirements and builds them."""
 
-    `build` returns the wheel of a source, by package; `resolve` the wheels that satisfy build requirements, complete.
-    """
+    resolver: PackageResolver
 
-    cell: Cell
-    target: WheelTarget
-    store: Store
-    build: Callable[[str, LockedSdist], LockedFile]
-    resolve: Callable[[tuple[str, ...]], tuple[LockedWheel, ...]]
-
-    def wheels(self, packed: Mapping[str, PackedTree], before: Mapping[str, LockedWheel]) -> dict[str, LockedWheel]:
+    def wheels(self, packed: Mapping[str, PackedTree]) -> dict[str, LockedWheel]:
         """Return the wheels of the cell's own packages, by package.
 
-        The build requirements of an earlier wheel in `before` stay where they still satisfy the project's. Raises
-        LockError, SandboxError, WheelError and ReproducibilityError, with the line that names the source.
+        The build requirements of an earlier wheel stay where they still satisfy the project's. Raises LockError,
+        SandboxError, WheelError and ReproducibilityError, with the line that names the source.
         """
-        wheels_by_package = {}
-        for requirement in self.cell.requirements:
+        wheels_by_package, before = {}, self.resolver.previous.own_wheels
+        for requirement in self.resolver.cell.requirements:
             package = requirement.component.package
             if requirement.own:
                 try:
@@ -73,41 +67,43 @@ class OwnPackageBuilder:
             file = LockedFile(Path(own_source.path).name, packed.size, sha256, LOCAL)
             return self._described(requirement, file, None)
         archive = LockedFile(f"{package}.tar", packed.size, sha256, LOCAL)
-        project = pyproject(self.store, packed, package, "")
+        project = pyproject(self.resolver.context.store, packed, package, "")
         required = _build_requirements(project)
         source = LockedSdist(archive, self._build_requires(required, before))
         stated = project.get("project")
         version = str(stated.get("version", "VERSION")) if isinstance(stated, dict) else "VERSION"
         build_names = {canonicalize_name(build_requirement.name) for build_requirement in required}
         sdist.require_small(package, source, build_names, own_source.path, version)
-        return self._described(requirement, self.build(package, source), source)
+        return self._described(requirement, self.resolver.build(package, None, source), source)
 
     def _build_requires(self, required: Sequence[Pep508], before: LockedWheel | None) -> tuple[LockedWheel, ...]:
         locked = before.sdist.build_requires if before and before.sdist else ()
-        return locked if _satisfy(locked, required, self.target.python) else self.resolve(tuple(map(str, required)))
+        if _satisfy(locked, required, self.resolver.target.python):
+            return locked
+        return self.resolver.build_requires(tuple(map(str, required)))
 
     def _described(self, requirement: Requirement, file: LockedFile, source: LockedSdist | None) -> LockedWheel:
         """Return the wheel with its release and requirements. Raises LockError for one that does not fit the cell."""
-        package = requirement.component.package
+        package, target = requirement.component.package, self.resolver.target
         try:
             name, version, _, _ = parse_wheel_filename(file.filename)
             if name != package:
                 raise ValueError(f"it is of {name}")  # noqa: TRY301 - as an invalid file name raises
-            with self.store.path(file.digest).open("rb") as opened:
+            with self.resolver.context.store.path(file.digest).open("rb") as opened:
                 metadata = wheel_metadata.of_file(opened, package, str(version))
         except ValueError as error:
             fix = f"name the component as the package is named, and not {package}, or correct the file"
             message = f"{file.filename} is not a wheel of {package}"
             raise LockError(message, code="lock-own-invalid", why=str(error), fix=fix) from error
-        if self.target.best([(file.filename, file)]) is None:
-            needed = f"{package} for Python {self.target.python} on {self.target.uv_platform}"
+        if target.best([(file.filename, file)]) is None:
+            needed = f"{package} for Python {target.python} on {target.uv_platform}"
             raise LockError(
                 f"{file.filename} is not a wheel of {needed}",
                 code="lock-no-wheel",
                 fix="build it for this interpreter and platform, or choose a cell that has the wheel's",
             )
-        if not SpecifierSet(metadata.python).contains(self.target.python, prereleases=True):
-            message = f"{package} {version} requires Python {metadata.python}, and the cell has {self.target.python}"
+        if not SpecifierSet(metadata.python).contains(target.python, prereleases=True):
+            message = f"{package} {version} requires Python {metadata.python}, and the cell has {target.python}"
             raise LockError(message, code="lock-no-wheel", fix="change its `requires-python`, or choose another cell")
         if source:
             renamed = replace(source.file, filename=archive_name(package, str(version)))

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from imagegen.core.context import Context
 from imagegen.core.errors import ImagegenError
-from imagegen.core.git import PackedTree
 from imagegen.core.net import Client, package_index
 from imagegen.core.progress import timed
 from imagegen.core.wheel_target import WheelTarget
@@ -21,7 +20,6 @@ from imagegen.lock import sdist
 from imagegen.lock.components import Compiled, no_wheel
 from imagegen.lock.file import LockErrors
 from imagegen.lock.make.options import rfc3339
-from imagegen.lock.make.own import OwnPackageBuilder
 from imagegen.lock.make.previous import Previous
 from imagegen.lock.model import (
     BUILT,
@@ -244,14 +242,3 @@ class PackageResolver:
         fetch_files(label, [*sdists, *required], self.context)
         builder = sdist_builder(self.foundation, self.context)
         return sdist.build(name, version, source, builder)
-
-    def own_wheels(self, packed: Mapping[str, PackedTree]) -> dict[str, LockedWheel]:
-        """Return the wheels of the project's own packages. Raises as `OwnPackageBuilder.wheels`."""
-        builder = OwnPackageBuilder(
-            self.cell,
-            self.target,
-            self.context.store,
-            lambda name, source: self.build(name, None, source),
-            self.build_requires,
-        )
-        return builder.wheels(packed, self.previous.own_wheels)

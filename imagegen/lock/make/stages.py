@@ -2,7 +2,7 @@
 
     lock_base          the base, and Debian packages above it
     lock_interpreter   the interpreter, and the machine that wheels must fit
-    read_stack         the project's own lock file, for a cell that names one
+    read_project_lock  the project's own lock file, for a cell that names one
     choose_releases    the releases of components that a recipe may compile
     gather_inputs      indexes, commits, and the packages of a uv.lock
     resolve            the releases of all packages
@@ -10,7 +10,7 @@
     fill_lock          the lock, without compiled components
     draft_builds       the source builds of compiled components
     choose_wheels      prebuilt wheels instead of builds, where one fits
-    judge              file conflicts, GPUs and driver
+    complete_lock      file conflicts, GPUs and driver
 
 Nothing is compiled here. A stage reads the fields that earlier stages have set.
 """
@@ -38,7 +38,7 @@ from imagegen.lock.freshness import contradictions, gpus_of, stale
 from imagegen.lock.interpreter import resolve_interpreter
 from imagegen.lock.make import copies, patches
 from imagegen.lock.make.options import LockOptions
-from imagegen.lock.make.own import wheels_by_address, with_own_wheels
+from imagegen.lock.make.own import OwnPackageBuilder, wheels_by_address, with_own_wheels
 from imagegen.lock.make.packages import UV_VERSION, PackageResolver
 from imagegen.lock.make.previous import Previous
 from imagegen.lock.make.source_builds import BuildDrafter
@@ -139,7 +139,7 @@ def _with_edited_sources(draft: LockDraft, previous: Lock) -> Lock | None:
     inputs = ResolutionInputs(default_site(context.settings), {})
     resolver = PackageResolver(cell, target, previous.foundation, {}, inputs, draft.previous, context)
     with_copies = replace(previous, copies=copies.read(cell, context.store))
-    edited = with_own_wheels(with_copies, resolver.own_wheels(draft.request.packed))
+    edited = with_own_wheels(with_copies, OwnPackageBuilder(resolver).wheels(draft.request.packed))
     return replace(edited, record=None) if edited and edited != previous else edited
 
 
@@ -174,7 +174,7 @@ def lock_interpreter(draft: LockDraft) -> None:
     draft.target = WheelTarget.of(cell.platform, cell.base.glibc, draft.interpreter.version)
 
 
-def read_stack(draft: LockDraft) -> None:
+def read_project_lock(draft: LockDraft) -> None:
     """Read the packages of the project's own lock file; the cell gets the recipes that they need."""
     if stack := draft.request.stack:
         draft.contents = stack.contents(draft.cell, draft.target, draft.attempts, draft.context)
@@ -221,7 +221,7 @@ def gather_inputs(draft: LockDraft) -> None:
 
 def resolve(draft: LockDraft) -> None:
     """Resolve the releases of all packages, with the wheels that the cell brings itself."""
-    own_wheels = draft.resolver.own_wheels(draft.request.packed)
+    own_wheels = OwnPackageBuilder(draft.resolver).wheels(draft.request.packed)
     given = {**own_wheels, **wheels_by_address(draft.cell, draft.target, draft.context)}
     if given:
         draft.resolver = draft.resolver.with_given(given, draft.work_dir)
@@ -304,7 +304,7 @@ def choose_wheels(draft: LockDraft) -> None:
     draft.lock = patches.complete(draft.cell, draft.drafter.with_packages(packages), draft.context)
 
 
-def judge(draft: LockDraft) -> None:
+def complete_lock(draft: LockDraft) -> None:
     """Add the file conflicts of the packages, and the GPUs and the driver that the rules require."""
     cell, lock = draft.cell, draft.lock
     lock = replace(lock, file_conflicts=file_conflicts_among(cell.file_conflicts, lock.packages))
@@ -314,7 +314,7 @@ def judge(draft: LockDraft) -> None:
 STAGES: tuple[Callable[[LockDraft], None], ...] = (
     lock_base,
     lock_interpreter,
-    read_stack,
+    read_project_lock,
     choose_releases,
     gather_inputs,
     resolve,
@@ -322,5 +322,5 @@ STAGES: tuple[Callable[[LockDraft], None], ...] = (
     fill_lock,
     draft_builds,
     choose_wheels,
-    judge,
+    complete_lock,
 )
