@@ -70,15 +70,12 @@ def require_unchanged_sources(lock_files: LockFiles, locked: Lock, cell: Cell) -
 def require_unchanged_copies(lock_files: LockFiles, cell: Cell, locked: Lock) -> None:
     """Raise LockError if copied files or patches differ from the lock's; else their contents are in the store."""
     for part, environment_lock in locked.by_cell(cell):
-        _require_unchanged_copies(lock_files, part, environment_lock)
+        where = str(lock_files.path(part))
+        if environment_lock.copies:  # else no store is needed
+            from imagegen.lock.make import copies  # late, because it imports the writers of layers
 
+            copies.require_unchanged(environment_lock, part, lock_files.project.store, where)
+        if any(wheel.patches for wheel in environment_lock.wheels):
+            from imagegen.lock.make import patches  # late, as above
 
-def _require_unchanged_copies(lock_files: LockFiles, cell: Cell, locked: Lock) -> None:
-    if locked.copies:  # else no store is needed
-        from imagegen.lock.make import copies  # late, because it imports the writers of layers
-
-        copies.require_unchanged(locked, cell, lock_files.project.store, str(lock_files.path(cell)))
-    if any(wheel.patches for wheel in locked.wheels):
-        from imagegen.lock.make import patches  # late, as above
-
-        patches.require_unchanged(locked, cell, lock_files.project.store, str(lock_files.path(cell)))
+            patches.require_unchanged(environment_lock, part, lock_files.project.store, where)

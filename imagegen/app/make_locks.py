@@ -11,10 +11,10 @@ from imagegen.app.audit import audit_before_image
 from imagegen.app.check_locks import LockedImage, require_unchanged_sources
 from imagegen.app.lock_files import LockFiles
 from imagegen.app.matrices import Matrices
-from imagegen.app.project import ProjectContext
 from imagegen.app.session import Session
+from imagegen.audit.readers import loose_wheels
 from imagegen.core.errors import AuditError, IncompatibleError, LockError
-from imagegen.core.git import PackedTree
+from imagegen.core.progress import Progress
 from imagegen.core.text import counted, did_you_mean
 from imagegen.image import base, layers
 from imagegen.lock.environments import combine, locked_environments, shared_wheels
@@ -30,27 +30,63 @@ from imagegen.wheels.selector import LocalWheelSelector
 def lock_image(session: Session, cell: Cell, options: LockOptions, *, record: bool) -> LockedImage:
     """Lock the cell and write locks/<cell>.toml; with `record`, build the layers and write their digests too.
 
-    An image with several environments is joined from the locks of its cells. Raises as `resolve_cell` and `join_locks`;
-    with `record` also as `layers.assemble`.
+    An image with several environments is joined from the locks of its cells. A lock that is current is recorded
+    unchanged. Raises as `resolve_cell` and `join_locks`; with `record` also as `layers.assemble`.
     """
-    lock_files, progress = session.lock_files, session.project.progress
-    if cell.environments:
-        locks = [_environment_lock(session, environment.cell, options) for environment in cell.environments]
-        previous, locked = lock_files.find(cell), join_locks(lock_files, cell, locks)
-        if previous:
-            locked = layers.keep_record(locked, previous)
+    lock_files = session.lock_files
+    locks = [_environment_lock(session, environment.cell, options) for environment in cell.environments]
+    previous = lock_files.find(cell)
+    if locks:
+        locked = join_locks(lock_files, cell, locks)
+    elif record and previous and _is_current(lock_files, previous, cell, options):
+        locked = previous
     else:
-        previous = lock_files.find(cell)
-        locked = _locked(session, cell, previous, options, record=record)
+        locked = resolve_cell(session, cell, previous, options)
     if record:
         locked = _recorded(session, cell, locked)
+    elif locked.record is None and previous:
+        locked = layers.keep_record(locked, previous)
+    elif layers.record_contradictions(locked):  # the previous lock was edited
+        locked = replace(locked, record=None)
     path = session.project.directory / "locks" / f"{cell.id}.toml"
     changed = not path.exists() or previous is None or _differs(lock_files, cell, locked, previous)
     if changed:
         lock.write(locked, path)
-        if locked.record is None and previous and previous.record:
-            progress.say("the lock changed, so its record was removed; `imagegen lock --record` makes a new one")
-    progress.say(f"{path}: {_contents(cell, locked) if changed else 'unchanged'}")
+    result = LockedImage(cell, path, locked, changed)
+    _report(result, previous, session.project.progress)
+    return result
+
+
+def _environment_lock(session: Session, cell: Cell, options: LockOptions) -> Lock:
+    """Return the lock of an environment's cell. It is locked if it has no sound lock, or if options are for it."""
+    locked = session.lock_files.find(cell)
+    if locked and _is_current(session.lock_files, locked, cell, options):
+        return locked
+    return lock_image(session, cell, options, record=False).lock
+
+
+def _is_current(lock_files: LockFiles, locked: Lock, cell: Cell, options: LockOptions) -> bool:
+    """Return whether a lock is sound, and no option changes it."""
+    if options != LockOptions():
+        return False
+    try:
+        lock_files.require_fresh(locked, cell)
+        require_unchanged_sources(lock_files, locked, cell)
+    except (LockError, IncompatibleError):
+        return False
+    return True
+
+
+def _differs(lock_files: LockFiles, cell: Cell, locked: Lock, previous: Lock) -> bool:
+    return lock.dumps(locked) != lock_files.text(cell) if cell.environments else locked != previous
+
+
+def _report(result: LockedImage, previous: Lock | None, progress: Progress) -> None:
+    """Print what the lock has, whether it lost its record, and what is still to be compiled."""
+    cell, locked, changed = result.cell, result.lock, result.changed
+    if changed and locked.record is None and previous and previous.record:
+        progress.say("the lock changed, so its record was removed; `imagegen lock --record` makes a new one")
+    progress.say(f"{result.path}: {_contents(cell, locked) if changed else 'unchanged'}")
     if cell.environments and locked.has_several:
         progress.say(shared_wheels(locked).sentence)
     elif changed and locked.builds and locked.record is None:
@@ -58,31 +94,6 @@ def lock_image(session: Session, cell: Cell, options: LockOptions, *, record: bo
             f"`imagegen wheels build --cell {locked.cell}` compiles now what this machine lacks of that; "
             f"`imagegen build {locked.cell}` does it when it needs it"
         )
-    return LockedImage(cell, path, locked, changed)
-
-
-def _environment_lock(session: Session, cell: Cell, options: LockOptions) -> Lock:
-    """Return the lock of an environment's cell. It is locked if it has no sound lock, or if options are for it."""
-    locked = session.lock_files.find(cell)
-    if locked and options == LockOptions() and _is_current(session.lock_files, locked, cell):
-        return locked
-    return lock_image(session, cell, options, record=False).lock
-
-
-def _locked(session: Session, cell: Cell, previous: Lock | None, options: LockOptions, *, record: bool) -> Lock:
-    """Resolve the cell. To record a lock that is current, return it unchanged."""
-    if record and previous and options == LockOptions() and _is_current(session.lock_files, previous, cell):
-        return previous
-    locked = resolve_cell(session, cell, previous, options)
-    if locked.record is None and previous:
-        locked = layers.keep_record(locked, previous)
-    if layers.record_contradictions(locked):  # the previous lock was edited
-        locked = replace(locked, record=None)
-    return locked
-
-
-def _differs(lock_files: LockFiles, cell: Cell, locked: Lock, previous: Lock) -> bool:
-    return lock.dumps(locked) != lock_files.text(cell) if cell.environments else locked != previous
 
 
 def _contents(cell: Cell, locked: Lock) -> str:
@@ -150,22 +161,18 @@ def resolve_cell(session: Session, cell: Cell, previous: Lock | None, options: L
 
 def lock_request(matrices: Matrices, cell: Cell, options: LockOptions) -> LockRequest:
     """Return the input of a lock of the cell. Raises as `lock.pack_own_packages` and `read_stack`."""
+    context, directory = matrices.project.context_for(cell), matrices.project.directory
     return LockRequest(
         cell,
         options,
         tuple(matrices.rules),
-        wheel_selector(matrices, cell),
-        matrices.project.context_for(cell),
-        own_packages(matrices.project, cell),
-        read_stack(cell.stack, matrices.project.directory) if cell.stack else None,
+        LocalWheelSelector(
+            matrices.wheel_catalogue, lambda path, torch: loose_wheels.audit_wheel(path, cell.gpus, torch), context
+        ),
+        context,
+        lock.pack_own_packages(cell, directory, context.store),
+        read_stack(cell.stack, directory) if cell.stack else None,
     )
-
-
-def own_packages(project: ProjectContext, cell: Cell) -> dict[str, PackedTree]:
-    """Return the packed sources of the project's own packages, by package. Raises as `lock.pack_own_packages`."""
-    if not any(requirement.own for requirement in cell.requirements):
-        return {}
-    return lock.pack_own_packages(cell, project.directory, project.store)
 
 
 def _unknown_project(matrices: Matrices, cell: Cell, error: LockError) -> LockError | None:
@@ -180,17 +187,6 @@ def _unknown_project(matrices: Matrices, cell: Cell, error: LockError) -> LockEr
                 fix=did_you_mean(name, matrices.matrix.components) or "correct the name, or give it an `index:`",
             )
     return None
-
-
-def wheel_selector(matrices: Matrices, cell: Cell) -> LocalWheelSelector:
-    """Return the selector of wheels for components that need a compiler; it reads the files of candidates."""
-    from imagegen.audit.readers import loose_wheels  # late, since it imports the readers of wheels
-
-    return LocalWheelSelector(
-        matrices.wheel_catalogue,
-        lambda path, torch: loose_wheels.audit_wheel(path, cell.gpus, torch),
-        matrices.project.context_for(cell),
-    )
 
 
 def _recorded(session: Session, cell: Cell, locked: Lock) -> Lock:
@@ -211,12 +207,3 @@ def _recorded(session: Session, cell: Cell, locked: Lock) -> Lock:
             f"NOTE: the lock has its record all the same; `imagegen build {cell.id}` rejects this lock."
         )
     return replace(locked, record=record)
-
-
-def _is_current(lock_files: LockFiles, previous: Lock, cell: Cell) -> bool:
-    try:
-        lock_files.require_fresh(previous, cell)
-        require_unchanged_sources(lock_files, previous, cell)
-    except (LockError, IncompatibleError):
-        return False
-    return True
