@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from imagegen.artifacts.graph import plan_package
 from imagegen.checks import WORKER
 from imagegen.checks.worker.source import PATCHED
 from imagegen.core import data
@@ -26,6 +25,7 @@ from imagegen.image.base import fetch_packages
 from imagegen.image.build_spec import spec
 from imagegen.image.dockerfile import OUTPUT, Rendered
 from imagegen.image.layers.support import ROOT, support_files
+from imagegen.lock.artifacts import plan_package
 from imagegen.lock.build_sources import fetch_sources, patched_sources
 from imagegen.lock.model import Lock, LockedBuild, LockedCopy, LockedFile
 from imagegen.spec.recipe import Recipe

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from imagegen.artifacts.graph import locked_files, plan
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError, ReproducibilityError
@@ -17,6 +16,7 @@ from imagegen.core.text import counted
 from imagegen.image import base
 from imagegen.image.file_tree import bottom_key, bytecode_base, sdist_builder, tree_key
 from imagegen.lock import patched, sdist
+from imagegen.lock.artifacts import locked_files, plan
 from imagegen.lock.foundation import LockedDeb
 from imagegen.lock.model import (
     LOCAL,

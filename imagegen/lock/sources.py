@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from imagegen.artifacts.graph import plan_package
 from imagegen.core import git
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
@@ -23,6 +22,7 @@ from imagegen.core.progress import Meter
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.text import redact
+from imagegen.lock.artifacts import plan_package
 from imagegen.lock.interpreter import MIRROR, LockedInterpreter
 from imagegen.lock.model import BUILT, GIT, INTERPRETER, LINKS, LOCAL, URL, LockedBuild, LockedFile, LockedWheel
 from imagegen.oci.documents import digest_of

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from imagegen.artifacts.graph import plan
 from imagegen.core.context import Context
 from imagegen.core.store import Store
 from imagegen.image import base, inputs
 from imagegen.image.base.fetch import PACKAGES, listing
 from imagegen.lock import fetch_sources, inputs_hash
+from imagegen.lock.artifacts import plan
 from imagegen.lock.model import BUILT, LOCAL, Lock, LockedFile
 from imagegen.lock.sources import fetch_interpreter
 from imagegen.oci.documents import Descriptor, LayerDescriptor

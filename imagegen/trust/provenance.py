@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from imagegen import REPOSITORY, __version__
-from imagegen.artifacts.graph import LockArtifact, packages
 from imagegen.core.text import redact
 from imagegen.lock import contents_hash, inputs_hash
+from imagegen.lock.artifacts import LockArtifact, packages
 from imagegen.lock.model import BUILT, Lock, LockedBuild, LockedFile, LockedGit, LockedPatch, WheelPatch
 from imagegen.oci import registry
 from imagegen.oci.documents import digest_of

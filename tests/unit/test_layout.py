@@ -55,7 +55,7 @@ ORDER = [
     "lock.foundation",
     "lock.interpreter",
     "lock.model",
-    "artifacts",
+    "lock.artifacts",
     "lock",
     "index_metadata",
     "image.base",

@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from imagegen.artifacts.graph import locked_files, plan_package
 from imagegen.core.store import Store
 from imagegen.image import base
 from imagegen.image.file_tree import bytecode_base
@@ -15,6 +14,7 @@ from imagegen.image.layers import ownership
 from imagegen.image.layers.base_layers import from_image, plan_base
 from imagegen.image.layers.layer import Layer, LayerOrigin, LayerSource, previously_built
 from imagegen.image.layers.plan import INTERPRETER, LayerPlan, plan
+from imagegen.lock.artifacts import locked_files, plan_package
 from imagegen.lock.model import Lock
 from imagegen.oci import registry
 from imagegen.oci.documents import ZSTD_TYPE

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from packaging.utils import canonicalize_name
 
-from imagegen.artifacts.graph import locked_files, packages
 from imagegen.core.errors import LockError
 from imagegen.image import base
+from imagegen.lock.artifacts import locked_files, packages
 from imagegen.lock.foundation import LockedPackages
 from imagegen.lock.freshness import BASE
 from imagegen.lock.make.options import LockOptions, parse_cutoff

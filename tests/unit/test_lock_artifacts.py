@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import imagegen
-from imagegen.artifacts.graph import LockArtifact, locked_files, packages, plan
 from imagegen.image.inputs import contents
 from imagegen.lock import dumps_attached
+from imagegen.lock.artifacts import LockArtifact, locked_files, packages, plan
 from imagegen.lock.foundation import LockedDeb
 from imagegen.lock.model import CopiedFile, Lock, LockedBuild, LockedPatch, LockedWheel, WheelPatch
 from imagegen.oci.documents import LayerDescriptor

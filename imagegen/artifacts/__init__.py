@@ -1,1 +1,0 @@
-"""The artifacts between a lock and its image."""
