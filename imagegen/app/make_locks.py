@@ -77,36 +77,6 @@ def _is_current(lock_files: LockFiles, locked: Lock, cell: Cell, options: LockOp
     return True
 
 
-def _differs(lock_files: LockFiles, cell: Cell, locked: Lock, previous: Lock) -> bool:
-    return lock.dumps(locked) != lock_files.text(cell) if cell.environments else locked != previous
-
-
-def _report(result: LockedImage, previous: Lock | None, progress: Progress) -> None:
-    """Print what the lock has, whether it lost its record, and what is still to be compiled."""
-    cell, locked, changed = result.cell, result.lock, result.changed
-    if changed and locked.record is None and previous and previous.record:
-        progress.say("the lock changed, so its record was removed; `imagegen lock --record` makes a new one")
-    progress.say(f"{result.path}: {_contents(cell, locked) if changed else 'unchanged'}")
-    if cell.environments and locked.has_several:
-        progress.say(shared_wheels(locked).sentence)
-    elif changed and locked.builds and locked.record is None:
-        progress.say(
-            f"`imagegen wheels build --cell {locked.cell}` compiles now what this machine lacks of that; "
-            f"`imagegen build {locked.cell}` does it when it needs it"
-        )
-
-
-def _contents(cell: Cell, locked: Lock) -> str:
-    """Return the contents of a lock in words."""
-    if cell.environments:
-        return counted(len(cell.environments), "environment")
-    content, debs = locked.base.content, locked.base.debs
-    below = f"{len(content.layers)} layers of {locked.base.image}" if content else f"{len(debs)} Debian packages"
-    names = ", ".join(f"{build.name} {build.version}" for build in locked.builds)
-    compiled = f", {len(locked.builds)} of them to be compiled ({names})" if locked.builds else ""
-    return f"{len(locked.packages)} packages{compiled}, {below}"
-
-
 def join_locks(lock_files: LockFiles, cell: Cell, locks: Sequence[Lock]) -> Lock:
     """Return the lock of an image with several environments, without a record, from the locks of their cells.
 
@@ -207,3 +177,33 @@ def _recorded(session: Session, cell: Cell, locked: Lock) -> Lock:
             f"NOTE: the lock has its record all the same; `imagegen build {cell.id}` rejects this lock."
         )
     return replace(locked, record=record)
+
+
+def _differs(lock_files: LockFiles, cell: Cell, locked: Lock, previous: Lock) -> bool:
+    return lock.dumps(locked) != lock_files.text(cell) if cell.environments else locked != previous
+
+
+def _report(result: LockedImage, previous: Lock | None, progress: Progress) -> None:
+    """Print what the lock has, whether it lost its record, and what is still to be compiled."""
+    cell, locked, changed = result.cell, result.lock, result.changed
+    if changed and locked.record is None and previous and previous.record:
+        progress.say("the lock changed, so its record was removed; `imagegen lock --record` makes a new one")
+    progress.say(f"{result.path}: {_contents(cell, locked) if changed else 'unchanged'}")
+    if cell.environments and locked.has_several:
+        progress.say(shared_wheels(locked).sentence)
+    elif changed and locked.builds and locked.record is None:
+        progress.say(
+            f"`imagegen wheels build --cell {locked.cell}` compiles now what this machine lacks of that; "
+            f"`imagegen build {locked.cell}` does it when it needs it"
+        )
+
+
+def _contents(cell: Cell, locked: Lock) -> str:
+    """Return the contents of a lock in words."""
+    if cell.environments:
+        return counted(len(cell.environments), "environment")
+    content, debs = locked.base.content, locked.base.debs
+    below = f"{len(content.layers)} layers of {locked.base.image}" if content else f"{len(debs)} Debian packages"
+    names = ", ".join(f"{build.name} {build.version}" for build in locked.builds)
+    compiled = f", {len(locked.builds)} of them to be compiled ({names})" if locked.builds else ""
+    return f"{len(locked.packages)} packages{compiled}, {below}"
