@@ -64,9 +64,7 @@ def require_wheels(project: ProjectContext, cell: Cell, lock: Lock) -> Lock:
     )
 
 
-def find_recorded(
-    lock_files: LockFiles, cell: Cell, lock: Lock, engine: Engine, *, audit: bool
-) -> FinishedBuild | None:
+def find_built(lock_files: LockFiles, cell: Cell, lock: Lock, engine: Engine, *, audit: bool) -> FinishedBuild | None:
     """Return the image that the store has made of a lock with its compiled wheels, if the engine has it.
 
     It is audited, since it may have been built without an audit. Raises AuditError.

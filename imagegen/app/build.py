@@ -5,16 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagegen.app.finished import find_finished
-from imagegen.app.lock_files import LockFiles
 from imagegen.app.project import ProjectContext
-from imagegen.app.scratch_base import build_on_base
+from imagegen.app.scratch_base import scratch_lock
 from imagegen.app.session import Session
-from imagegen.core.errors import EngineError
+from imagegen.core.errors import EngineError, PackagesGoneError
 from imagegen.core.store import images
 from imagegen.lock import local_tags
 from imagegen.lock.model import Lock
@@ -59,8 +57,11 @@ def build_image(session: Session, cell: Cell, lock: Lock, engine: Engine, option
     Raises SmokeFailed if a check fails; the image then keeps its immutable tag. Raises AuditError before there is an
     image, ReproducibilityError, and the errors of the steps.
     """
-    build = partial(_build_into_engine, session, cell, engine, options)
-    return build_on_base(session, cell, lock, build, scratch=options.scratch_base)
+    try:
+        return _build_and_test(session, cell, lock, engine, options)
+    except PackagesGoneError as error:
+        lock = scratch_lock(session, cell, lock, error, scratch_base=options.scratch_base)
+        return _build_and_test(session, cell, lock, engine, options)
 
 
 def build_layout(
@@ -73,8 +74,11 @@ def build_layout(
     images.require_new(directory)
     built = []
     for cell, lock in cells:
-        build = partial(_build_into_store, session, cell, options)
-        built.append(build_on_base(session, cell, lock, build, scratch=options.scratch_base))
+        try:
+            built.append(_build_into_store(session, cell, lock, options))
+        except PackagesGoneError as error:
+            scratch = scratch_lock(session, cell, lock, error, scratch_base=options.scratch_base)
+            built.append(_build_into_store(session, cell, scratch, options))
     index = None
     if len(built) > 1:
         platforms = [lock.platform for _, lock in cells]
@@ -85,33 +89,30 @@ def build_layout(
     return tuple(BuiltImage(manifest.digest, index=index) for manifest, _ in built)
 
 
-def _build_into_engine(session: Session, cell: Cell, engine: Engine, options: BuildOptions, lock: Lock) -> BuiltImage:
+def _build_and_test(session: Session, cell: Cell, lock: Lock, engine: Engine, options: BuildOptions) -> BuiltImage:
     built = find_finished(session.lock_files, cell, lock, engine, audit=options.audit)
     if built is None:
         from imagegen.app import assemble  # late, here and below: an unchanged build needs no builders
 
         lock = assemble.ensure_wheels(session, cell, lock, engine=engine, builder=options.builder)
-        built = assemble.find_recorded(session.lock_files, cell, lock, engine, audit=options.audit)
-    digest, tags = (built.digest, built.tags) if built else _load_image(session.lock_files, cell, lock, engine, options)
+        built = assemble.find_built(session.lock_files, cell, lock, engine, audit=options.audit)
+    digest, tags = built.digest if built else _load_image(session, cell, lock, engine, options), local_tags(lock)
     report, age = _smoke_test(session.project, cell, lock, engine, digest, options) if options.test else (None, None)
     engine.tag(digest, tags[0])
     return BuiltImage(digest, tags, report, tested=age)
 
 
-def _load_image(
-    lock_files: LockFiles, cell: Cell, lock: Lock, engine: Engine, options: BuildOptions
-) -> tuple[str, tuple[str, str]]:
-    """Assemble the image while the engine loads its layers; return its digest and tags, of which it has the second."""
+def _load_image(session: Session, cell: Cell, lock: Lock, engine: Engine, options: BuildOptions) -> str:
+    """Assemble the image while the engine loads its layers; return its digest. The engine has its immutable tag."""
     from imagegen.app import assemble
 
-    tags = local_tags(lock)
-    with engine.loading(lock_files.project.store) as loading:
-        image = assemble.assemble_image(lock_files, cell, lock, audit=options.audit, loading=loading)
-        loading.finish(image.digest, tags[1], lock_files.project.progress)
-    return image.digest, tags
+    with engine.loading(session.project.store) as loading:
+        image = assemble.assemble_image(session.lock_files, cell, lock, audit=options.audit, loading=loading)
+        loading.finish(image.digest, local_tags(lock)[1], session.project.progress)
+    return image.digest
 
 
-def _build_into_store(session: Session, cell: Cell, options: BuildOptions, lock: Lock) -> tuple[Descriptor, str]:
+def _build_into_store(session: Session, cell: Cell, lock: Lock, options: BuildOptions) -> tuple[Descriptor, str]:
     """Return the manifest of the lock's image in the store, and its mutable tag."""
     finished = find_finished(session.lock_files, cell, lock, None, audit=options.audit)
     if finished and (manifest := images.find_whole(session.project.store, finished.digest)):

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from imagegen.app.check_locks import require_unchanged_copies
 from imagegen.app.lock_files import LockFiles
-from imagegen.app.scratch_base import build_on_base
+from imagegen.app.scratch_base import scratch_lock
 from imagegen.app.session import Session
 from imagegen.core.config import Settings
-from imagegen.core.errors import EngineError
+from imagegen.core.errors import EngineError, PackagesGoneError
 from imagegen.engine import Engine
 from imagegen.image import dockerfile, folder
 from imagegen.lock import local_tags
@@ -41,14 +40,17 @@ def write_folders(session: Session, pattern: str, output: Path, *, scratch_base:
     targets: dict[str, dockerfile.Rendered] = {}
     for cell in session.matrix.select(pattern, single=True):
         lock, directory = session.lock_files.fresh(cell), output / cell.id
-        write = partial(_write, session.lock_files, cell, directory)
-        targets[cell.id] = build_on_base(session, cell, lock, write, scratch=scratch_base)
+        try:
+            targets[cell.id] = _write(session.lock_files, cell, lock, directory)
+        except PackagesGoneError as error:
+            scratch = scratch_lock(session, cell, lock, error, scratch_base=scratch_base)
+            targets[cell.id] = _write(session.lock_files, cell, scratch, directory)
         folder.write_bake(output, targets)  # for each cell, because the next one may fail
         command = _command(session.project.settings, targets[cell.id].arguments)
         yield BuildFolder(cell.id, directory, command, lock.builds)
 
 
-def _write(lock_files: LockFiles, cell: Cell, directory: Path, lock: Lock) -> dockerfile.Rendered:
+def _write(lock_files: LockFiles, cell: Cell, lock: Lock, directory: Path) -> dockerfile.Rendered:
     require_unchanged_copies(lock_files, cell, lock)
     rendered = dockerfile.render(lock, local_tags(lock)[0])
     folder.write(rendered, lock, cell.recipes, directory, lock_files.project.context_for(cell))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
 
 from imagegen import lock
 from imagegen.app.session import Session
@@ -13,21 +11,14 @@ from imagegen.lock.facts import facts_of_lock
 from imagegen.lock.model import Lock
 from imagegen.spec.model import Cell
 
-T = TypeVar("T")
 
+def scratch_lock(session: Session, cell: Cell, locked: Lock, error: PackagesGoneError, *, scratch_base: bool) -> Lock:
+    """Return the lock with today's Debian packages, and write it next to the store, not into the project.
 
-def build_on_base(session: Session, cell: Cell, locked: Lock, build: Callable[[Lock], T], *, scratch: bool) -> T:
-    """Return the result of `build` for the lock; with `scratch`, for a scratch lock if locked packages are gone."""
-    try:
-        return build(locked)
-    except PackagesGoneError as error:
-        if not scratch:
-            raise
-        return build(_scratch_lock(session, cell, locked, error))
-
-
-def _scratch_lock(session: Session, cell: Cell, locked: Lock, error: PackagesGoneError) -> Lock:
-    """Return the lock with today's Debian packages, and write it next to the store, not into the project."""
+    Raises `error`, which names the packages that are gone, unless the user allows a scratch base.
+    """
+    if not scratch_base:
+        raise error
     from imagegen.image import base
     from imagegen.lock.builds import keyed
 
