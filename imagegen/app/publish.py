@@ -2,19 +2,20 @@
 
 The order keeps the promises, since a registry has no transaction:
 
-   1. Everything that can be refused is refused first: an unusable signer, no answer, no permission to write (an upload
-   is begun and cancelled), an immutable tag that names another image. 2. Tags that an interrupted run moved in part are
-   rolled back (`recover`), so each run starts from tags that agree. 3. Wheels without an index are compiled; layers
-   that a trusted attestation describes are found in the registry; the others are built, and the image is audited.
-   Layers that other images need too are pushed and attested right after they are built (`app.shared_layers`). 4. The
-   blobs, then the manifest under its digest. No tag names it yet: after an interruption here the next run finds the
-   blobs, and the registry's garbage collection may take them. 5. The attestations and signatures, before any tag, so
-   that no tag names an image without them. If there are several images, then the index under its digest, and its
-   signature; a registry that takes no index has no new tag. 6. The immutable tag. It is resolved again right before;
-   another image under it is refused. (Two machines that publish different images of the same inputs at the same moment
-   are not detected, since the inputs are part of the tag's name.) 7. The smoke checks, or a trusted report of them that
-   still applies; then that report is attached. 8. The mutable tags, all or none, under the journal, and only after
-   passed checks.
+1. Everything that can be refused is refused first: an unusable signer, no answer, no permission to write (an upload is
+   begun and cancelled), an immutable tag that names another image.
+2. Tags that an interrupted run moved in part are rolled back (`recover`), so each run starts from tags that agree.
+3. Wheels without an index are compiled; layers that a trusted attestation describes are found in the registry; the
+   others are built, and the image is audited. Layers that other images need too are pushed and attested right after
+   they are built (`app.shared_layers`).
+4. The blobs, then the manifest under its digest. No tag names it yet: after an interruption here the next run finds the
+   blobs, and the registry's garbage collection may take them.
+5. The attestations and signatures, before any tag, so that no tag names an image without them. If there are several
+   images, then the index under its digest, and its signature; a registry that takes no index has no new tag.
+6. The immutable tag. It is resolved again right before; another image under it is refused. (Two machines that publish
+   different images of the same inputs at the same moment are not detected, as the inputs are part of the tag's name.)
+7. The smoke checks, or a trusted report of them that still applies; then that report is attached.
+8. The mutable tags, all or none, under the journal, and only after passed checks.
 
 So each tag names, at every moment, a manifest whose blobs are all there. Each step finds work that was done before and
 does nothing then: repeating an interrupted run ends where an undisturbed run ends.
@@ -23,18 +24,16 @@ does nothing then: repeating an interrupted run ends where an undisturbed run en
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from imagegen.app.assemble import assemble_image, ensure_wheels
 from imagegen.app.audit import audit_report
 from imagegen.app.project import ProjectContext
-from imagegen.app.publisher import Publisher, PublishJob
+from imagegen.app.publisher import Publisher, PublishJob, expected_tagged
 from imagegen.app.shared_layers import SharedRegistry, share_layers
-from imagegen.core.errors import PublishError, StoreError
+from imagegen.core.errors import PublishError
 from imagegen.core.net import Client
-from imagegen.core.store import Store
 from imagegen.engine import Engine
 from imagegen.image import layers
 from imagegen.image.inventory.scans import known_scans
@@ -139,12 +138,13 @@ def publish_images(publisher: Publisher, cells: Sequence[tuple[Cell, Lock]]) -> 
         repository, siblings = publisher.repositories(client, cells[0][0].image)
         waiting = f"waiting for another run that publishes to {repository.name}"
         with store.lock(f"publish-{repository.name}", lambda: session.project.progress.say(waiting)):
-            return _publish(publisher, publisher.jobs(cells), repository, siblings)
+            return publish_jobs(publisher, publisher.jobs(cells), repository, siblings)
 
 
-def _publish(
+def publish_jobs(
     publisher: Publisher, jobs: Sequence[PublishJob], repository: RemoteRepository, siblings: Sequence[RemoteRepository]
 ) -> tuple[PublishedImage, ...]:
+    """Publish the images in the steps 1 to 8; layers are mounted from `siblings`. Raises as `publish_images`."""
     first, store, progress = jobs[0], publisher.session.project.store, publisher.session.project.progress
     repository.writer.reach()
     repository.writer.require_writable()
@@ -183,21 +183,6 @@ def _publish(
         )
         for assembled, pushed, (report, source) in zip(built, totals, tested, strict=True)
     )
-
-
-def expected_tagged(jobs: Sequence[PublishJob], store: Store) -> str | None:
-    """Return the digest that the tags will name, if it is known before anything is built."""
-    if len(jobs) == 1:
-        return jobs[0].expected
-    images: dict[str, Descriptor] = {}
-    for job in jobs:
-        recorded = layers.recorded_image(job.lock) if job.lock.record else None
-        if job.expected and recorded and recorded.digest == job.expected:
-            images[job.lock.platform] = Descriptor(MANIFEST_TYPE, job.expected, len(recorded.manifest))
-        elif job.expected:
-            with suppress(StoreError):  # if the store has lost the manifest, the build makes it again
-                images[job.lock.platform] = Descriptor(MANIFEST_TYPE, job.expected, len(store.read(job.expected)))
-    return digest_of(write_image_index(images)) if len(images) == len(jobs) else None
 
 
 def _require_immutable(job: PublishJob, repository: RemoteRepository, digest: str) -> bool:
@@ -249,7 +234,7 @@ def _push_image(
         built.canonical,
         scans,
         licences=built.known,
-        audit=audit_report(lock, built.job.cell, session.project.store) if publisher.options.audit else None,
+        audit=audit_report(lock, built.job.cell, session.project.store) if built.job.options.audit else None,
         numerics=numerics.document(session.project.store, image.digest),
         source=publisher.source,
         builder=provenance.find_builder(session.project.env),
@@ -297,12 +282,12 @@ def _ensure_tested(
 
     Raises SmokeFailed where a check fails.
     """
-    tested, source = _find_smoke_report(publisher.session.project, built, repository, reader)
+    tested, source = _find_or_run_checks(publisher.session.project, built, repository, reader)
     _attach(publisher, repository, built.descriptor, [smoke_document(tested)], reader, {})
     return tested, source
 
 
-def _find_smoke_report(
+def _find_or_run_checks(
     project: ProjectContext, built: AssembledImage, repository: RemoteRepository, reader: AttachmentReader
 ) -> tuple[PassedSmokeReport, str]:
     """Return a saved or attested report of passed checks, else run them."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from imagegen.app.publish import expected_tagged
-from imagegen.app.publisher import Publisher, PublishJob
+from imagegen.app.publisher import Publisher, PublishJob, expected_tagged
 from imagegen.core.errors import FetchError, PublishError
 from imagegen.core.net import Client
 from imagegen.core.store import Store

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from imagegen.app.lock_files import LockFiles
 from imagegen.app.session import Session
-from imagegen.core.errors import FetchError, LockError, UsageError
+from imagegen.core.errors import FetchError, LockError, StoreError, UsageError
 from imagegen.core.git.worktree import ForeignRepositoryError
 from imagegen.core.net import Client
 from imagegen.core.store import Store
@@ -20,6 +21,7 @@ from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.lock.model import Lock
 from imagegen.oci import registry
+from imagegen.oci.documents import MANIFEST_TYPE, Descriptor, digest_of, write_image_index
 from imagegen.oci.registry import PushTarget, Reference, Repository
 from imagegen.oci.registry.reference import HUB_NAMES
 from imagegen.publish.repository import RemoteRepository
@@ -210,6 +212,21 @@ def expected_digest(lock: Lock, store: Store, compression: Compression) -> str |
     if record and (record.layer_format, record.codec) == (LAYER_FORMAT, CODEC):
         return record.digest
     return layers.built_digest(replace(lock, record=None), store)
+
+
+def expected_tagged(jobs: Sequence[PublishJob], store: Store) -> str | None:
+    """Return the digest that the tags will name, if it is known before anything is built."""
+    if len(jobs) == 1:
+        return jobs[0].expected
+    images: dict[str, Descriptor] = {}
+    for job in jobs:
+        recorded = layers.recorded_image(job.lock) if job.lock.record else None
+        if job.expected and recorded and recorded.digest == job.expected:
+            images[job.lock.platform] = Descriptor(MANIFEST_TYPE, job.expected, len(recorded.manifest))
+        elif job.expected:
+            with suppress(StoreError):  # if the store has lost the manifest, the build makes it again
+                images[job.lock.platform] = Descriptor(MANIFEST_TYPE, job.expected, len(store.read(job.expected)))
+    return digest_of(write_image_index(images)) if len(images) == len(jobs) else None
 
 
 def known_digest(lock_files: LockFiles, cell: Cell, lock: Lock) -> str:

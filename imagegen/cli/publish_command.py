@@ -16,10 +16,8 @@ from imagegen.cli.options import builder_option, platform_option
 from imagegen.cli.output import failed_checks_printed
 from imagegen.core.errors import OptionConflictError
 from imagegen.core.types import Compression
-from imagegen.lock.model import Lock
 from imagegen.publish.plan import lines
 from imagegen.publish.tags import CHANNELS, COMPRESSIONS, Channel
-from imagegen.spec.model import Cell
 
 key_option = click.option(
     "--key",
@@ -100,7 +98,9 @@ def command(
                 for line in (line for plan in plans for line in lines(plan)):
                     app.out.print(line, soft_wrap=True)
         else:
-            published = _publish(app, publisher, group)
+            with failed_checks_printed(app.console):
+                published = publish_images(publisher, group)
+            _print_published(app, published)
             results += [image.as_dict() for image in published]
             if not as_json:
                 click.echo(published[0].index or published[0].digest)
@@ -108,9 +108,7 @@ def command(
         app.json(results)
 
 
-def _publish(app: App, publisher: Publisher, cells: Sequence[tuple[Cell, Lock]]) -> tuple[PublishedImage, ...]:
-    with failed_checks_printed(app.console):
-        published = publish_images(publisher, cells)
+def _print_published(app: App, published: Sequence[PublishedImage]) -> None:
     first = published[0]
     name, tagged = first.repository, first.index or first.digest
     for image in published:
@@ -123,4 +121,3 @@ def _publish(app: App, publisher: Publisher, cells: Sequence[tuple[Cell, Lock]])
         app.progress.say("note: no smoke checks (--no-test), so no other tag has moved")
     elif not first.moved_tags:
         app.progress.say("its tags have not changed")
-    return published

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 
-from imagegen.app.publish import AssembledImage, PublishedImage, _publish
+from imagegen.app.publish import AssembledImage, PublishedImage, publish_jobs
 from imagegen.app.publisher import Publisher, PublishJob, PublishOptions
 from imagegen.core.config import Settings
 from imagegen.core.errors import ImagegenError
@@ -158,7 +158,7 @@ class World:
             for name, step in self.steps().items():
                 patch.setattr(f"imagegen.app.publish.{name}", step)
             with Client(self.settings, attempts=1, backoff=0.001) as client:
-                return _publish(cast("Publisher", publisher), jobs, self.repository(client), ())
+                return publish_jobs(cast("Publisher", publisher), jobs, self.repository(client), ())
 
     def steps(self) -> dict[str, Callable[..., Any]]:
         def assemble_image(_: Any, __: Any, lock: Lock, **___: Any) -> Image:

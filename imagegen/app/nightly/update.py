@@ -17,8 +17,8 @@ from imagegen.app.nightly.propose import Proposal, propose
 from imagegen.app.nightly.releases import ReleaseIndex
 from imagegen.app.nightly.run import CellOutcome, LockedCells, LockRepository, Steps, run
 from imagegen.app.project import ProjectContext
-from imagegen.app.publish import expected_tagged, publish_images
-from imagegen.app.publisher import Publisher
+from imagegen.app.publish import publish_images
+from imagegen.app.publisher import Publisher, expected_tagged
 from imagegen.app.session import Session
 from imagegen.core.context import Context
 from imagegen.core.errors import LockError
