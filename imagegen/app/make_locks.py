@@ -12,7 +12,6 @@ from imagegen.app.check_locks import LockedImage, require_unchanged_sources
 from imagegen.app.lock_files import LockFiles
 from imagegen.app.matrices import Matrices
 from imagegen.app.session import Session
-from imagegen.audit.readers import loose_wheels
 from imagegen.core.errors import AuditError, IncompatibleError, LockError
 from imagegen.core.progress import Progress
 from imagegen.core.text import counted, did_you_mean
@@ -136,9 +135,7 @@ def lock_request(matrices: Matrices, cell: Cell, options: LockOptions) -> LockRe
         cell,
         options,
         tuple(matrices.rules),
-        LocalWheelSelector(
-            matrices.wheel_catalogue, lambda path, torch: loose_wheels.audit_wheel(path, cell.gpus, torch), context
-        ),
+        LocalWheelSelector(matrices.wheel_catalogue, cell.gpus, context),
         context,
         lock.pack_own_packages(cell, directory, context.store),
         read_stack(cell.stack, directory) if cell.stack else None,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Protocol
 
 from packaging.utils import parse_wheel_filename
 
-from imagegen.audit.model import Finding
+from imagegen.audit.readers.loose_wheels import audit_wheel
 from imagegen.core.context import Context
+from imagegen.core.gpu import Gpu
 from imagegen.core.net import Client, package_index
 from imagegen.lock.components import Compiled
 from imagegen.lock.model import LINKS, URL, LockedFile, LockedWheel
@@ -36,10 +37,10 @@ class WheelSelector(Protocol):
 
 @dataclass(frozen=True)
 class LocalWheelSelector:
-    """The selector of this machine's wheels. `examine` audits one wheel, for the cell's GPUs and a release of torch."""
+    """The selector of this machine's wheels, which are audited for the cell's GPUs."""
 
     catalogue: Catalogue
-    examine: Callable[[Path, str | None], Sequence[Finding]]
+    gpus: tuple[Gpu, ...]
     context: Context
 
     def versions(self, package: str) -> Iterable[str]:
@@ -51,7 +52,7 @@ class LocalWheelSelector:
             sources = candidate_places(
                 self.catalogue, listing, self.context.settings, self.context.store, client, self.context.progress
             )
-            candidates = find(need, sources, lambda path: self.examine(path, need.torch))
+            candidates = find(need, sources, partial(audit_wheel, gpus=self.gpus, torch=need.torch))
         chosen = next((candidate for candidate in candidates if candidate.fits), None)
         self._report(need, candidates, chosen)
         return chosen

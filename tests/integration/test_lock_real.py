@@ -46,7 +46,7 @@ def cell(debian: Debian) -> Cell:
 
 
 def relock(cell: Cell, previous: Lock, settings: Settings, store: Store) -> Lock:
-    chooser = LocalWheelSelector(Catalogue(), lambda path, torch: (), Context(store, settings, Quiet()))
+    chooser = LocalWheelSelector(Catalogue(), (), Context(store, settings, Quiet()))
     return lock_cell(LockRequest(cell, LockOptions(), (), chooser, Context(store, settings, Quiet())), previous)
 
 
