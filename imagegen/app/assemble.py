@@ -31,11 +31,7 @@ if TYPE_CHECKING:
 def ensure_wheels(
     session: Session, cell: Cell, lock: Lock, *, engine: Engine | None = None, builder: str | None = None
 ) -> Lock:
-    """Return the lock with its compiled wheels, and the copied files in the store.
-
-    Raises LockError where these changed, and as `ensure.ensure_wheels`.
-    """
-    require_unchanged_copies(session.lock_files, cell, lock)
+    """Return the lock with its compiled wheels. Raises as `ensure.ensure_wheels`."""
     environments = lock.by_cell(cell)
     if not any(locked.builds for _, locked in environments):
         return lock
@@ -62,6 +58,14 @@ def require_wheels(project: ProjectContext, cell: Cell, lock: Lock) -> Lock:
     return with_locks(
         lock, [ensure.require_wheels(part_lock, project.context_for(part)) for part, part_lock in environments]
     )
+
+
+def assemble_cell(session: Session, cell: Cell, *, audit: bool) -> tuple[Lock, Image]:
+    """Assemble the image of the cell's lock in the store, without an engine; return also the lock with its wheels."""
+    lock = session.lock_files.fresh(cell)
+    require_unchanged_copies(session.lock_files, cell, lock)
+    lock = ensure_wheels(session, cell, lock)
+    return lock, assemble_image(session.lock_files, cell, lock, audit=audit)
 
 
 def find_built(lock_files: LockFiles, cell: Cell, lock: Lock, engine: Engine, *, audit: bool) -> FinishedBuild | None:

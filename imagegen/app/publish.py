@@ -29,6 +29,7 @@ from typing import Any
 
 from imagegen.app.assemble import assemble_image, ensure_wheels
 from imagegen.app.audit import audit_report
+from imagegen.app.check_locks import require_unchanged_copies
 from imagegen.app.project import ProjectContext
 from imagegen.app.publisher import Publisher, PublishJob, expected_tagged
 from imagegen.app.shared_layers import SharedRegistry, share_layers
@@ -204,6 +205,7 @@ def _assemble(
     """Assemble an image of the layers that are missing in the first repository; print what its licences restrict."""
     session, options, cell = publisher.session, job.options, job.cell
     store, progress = session.project.store, session.project.progress
+    require_unchanged_copies(session.lock_files, cell, job.lock)
     lock = ensure_wheels(session, cell, job.lock, builder=options.builder)
     remote = find_remote_layers(lock, options.compression, repositories, job.tags, reader, store, progress)
     if options.compression == "zstd" and publisher.signer and publisher.trust.has_signers:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from imagegen.app.assemble import assemble_image, ensure_wheels
+from imagegen.app.assemble import assemble_cell
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.core.progress import human
 from imagegen.core.store.images import require_new_file
@@ -34,8 +34,7 @@ def command(app: App, *, cell: str, file: Path, no_audit: bool, as_json: bool) -
     chosen = app.session.matrix.select_one(cell)
     require_new_file(file)
     squashfs.require_program(app.project.settings.env)
-    lock = ensure_wheels(app.session, chosen, app.session.lock_files.fresh(chosen))
-    image = assemble_image(app.session.lock_files, chosen, lock, audit=not no_audit)
+    _, image = assemble_cell(app.session, chosen, audit=not no_audit)
     written = squashfs.write(image, file, app.project.store, app.project.settings.env, app.progress)
     if as_json:
         app.json(written.as_dict())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from imagegen.app.assemble import assemble_image, ensure_wheels
+from imagegen.app.assemble import assemble_cell
 from imagegen.checks.smoke.table import applicable
 from imagegen.cli import main
 from imagegen.cli.app import App, json_option, pass_app
@@ -64,8 +64,7 @@ def write(
     chosen = app.session.matrix.select_one(cell)
     require_new(output)
     present = _read_inventory(inventory) if inventory else {}
-    lock = ensure_wheels(app.session, chosen, app.session.lock_files.fresh(chosen))
-    image = assemble_image(app.session.lock_files, chosen, lock, audit=not no_audit)
+    lock, image = assemble_cell(app.session, chosen, audit=not no_audit)
     plan = export.plan(image, app.project.store, present, app.progress)
     if dry_run:
         figures = plan.as_dict()
