@@ -73,10 +73,10 @@ def find_built(lock_files: LockFiles, cell: Cell, lock: Lock, engine: Engine, *,
 
     It is audited, since it may have been built without an audit. Raises AuditError.
     """
-    digest, tags = layers.built_digest(lock, lock_files.project.store), local_tags(lock)
-    if digest is None or engine.image_digest(tags[1]) != digest:
+    digest = layers.built_digest(lock, lock_files.project.store)
+    if digest is None or engine.image_digest(local_tags(lock)[1]) != digest:
         return None
-    finished = FinishedBuild(digest, tags, audit_lock(lock_files.project, cell, lock, audit=audit))
+    finished = FinishedBuild(digest, audit_lock(lock_files.project, cell, lock, audit=audit))
     if audit:
         keep_finished(lock_files, cell, lock, finished)
     return finished
@@ -125,7 +125,7 @@ def assemble_image(
     images.keep(store, lock.cell, image.digest, len(image.manifest))
     if audit:
         notes = (*audited, *([f"note: {difference}"] if difference else []))
-        keep_finished(lock_files, cell, lock, FinishedBuild(image.digest, local_tags(lock), notes))
+        keep_finished(lock_files, cell, lock, FinishedBuild(image.digest, notes))
     return image
 
 

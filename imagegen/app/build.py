@@ -114,17 +114,17 @@ def _load_image(session: Session, cell: Cell, lock: Lock, engine: Engine, option
 
 def _build_into_store(session: Session, cell: Cell, lock: Lock, options: BuildOptions) -> tuple[Descriptor, str]:
     """Return the manifest of the lock's image in the store, and its mutable tag."""
-    finished = find_finished(session.lock_files, cell, lock, None, audit=options.audit)
-    if finished and (manifest := images.find_whole(session.project.store, finished.digest)):
-        return manifest, finished.tags[0]
-    from imagegen.app import assemble
-
-    if options.builder is None:
-        lock = assemble.require_wheels(session.project, cell, lock)
+    if finished := find_finished(session.lock_files, cell, lock, None, audit=options.audit):
+        digest = finished.digest
     else:
-        lock = assemble.ensure_wheels(session, cell, lock, builder=options.builder)
-    image = assemble.assemble_image(session.lock_files, cell, lock, audit=options.audit)
-    return Descriptor(MANIFEST_TYPE, image.digest, len(image.manifest)), local_tags(lock)[0]
+        from imagegen.app import assemble
+
+        if options.builder is None:
+            lock = assemble.require_wheels(session.project, cell, lock)
+        else:
+            lock = assemble.ensure_wheels(session, cell, lock, builder=options.builder)
+        digest = assemble.assemble_image(session.lock_files, cell, lock, audit=options.audit).digest
+    return Descriptor(MANIFEST_TYPE, digest, len(session.project.store.read(digest))), local_tags(lock)[0]
 
 
 def _smoke_test(

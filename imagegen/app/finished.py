@@ -11,6 +11,7 @@ from imagegen.app.lock_files import LockFiles
 from imagegen.app.project import ProjectContext
 from imagegen.core.deferred import dataclass
 from imagegen.core.store import images
+from imagegen.lock import local_tags
 from imagegen.lock.model import Lock
 from imagegen.spec.model import Cell
 
@@ -22,11 +23,10 @@ if TYPE_CHECKING:
 class FinishedBuild:
     """An image that this store built from a lock, and that passed the audit and the comparison with the record.
 
-    `tags` are as `local_tags` returns them; `notes` are the messages of the audit and the comparison.
+    `notes` are the messages of the audit and the comparison.
     """
 
     digest: str
-    tags: tuple[str, str]
     notes: tuple[str, ...]
 
 
@@ -51,7 +51,7 @@ def find_finished(
 
 def _has_image(project: ProjectContext, lock: Lock, finished: FinishedBuild, engine: Engine | None) -> bool:
     if engine:
-        return engine.image_digest(finished.tags[1]) == finished.digest
+        return engine.image_digest(local_tags(lock)[1]) == finished.digest
     manifest = images.find_whole(project.store, finished.digest)
     if manifest and images.images(project.store).get(lock.cell) != manifest.digest:
         images.keep(project.store, lock.cell, manifest.digest, manifest.size)

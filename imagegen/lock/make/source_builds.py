@@ -38,37 +38,34 @@ class BuildDrafter:
 
     def draft(self, component: Compiled) -> LockedBuild | ImagegenError:
         """Return the build, or the reason why there can be none; a wheel may make it unnecessary."""
+        cell, lock = self.resolver.cell, self.lock
         try:
-            return self._draft(component)
+            components.require_release(component, cell)
+            env = components.environment(component, cell)
+            against = components.against(component, cell, lock.wheels)
+            components.require_tools(component, cell, lock.base, lock.debs, lock.wheels, self.rules)
+            git, submodules = commit_of(component)
+            draft = LockedBuild(
+                name=component.package,
+                version=component.version,
+                because=component.requirement.because,
+                via=self.dependents[component.package],
+                choice="",
+                source=source_of(component, self.resolver.context),
+                git=git,
+                submodules=submodules,
+                patches=patches_of(component.recipe),
+                requires=component.recipe.requires,
+                build_requires=self.resolver.build_requires(component.recipe.build_requires),
+                against=against,
+                env=env,
+                architectures=components.architectures(component, cell),
+                modules=component.recipe.modules,
+                key="",
+            )
+            return keyed(draft, self._lock_with_builder)
         except (BuildError, FetchError, LockError) as error:
             return error
-
-    def _draft(self, component: Compiled) -> LockedBuild:
-        cell, lock = self.resolver.cell, self.lock
-        components.require_release(component, cell)
-        env = components.environment(component, cell)
-        against = components.against(component, cell, lock.wheels)
-        components.require_tools(component, cell, lock.base, lock.debs, lock.wheels, self.rules)
-        git, submodules = commit_of(component)
-        draft = LockedBuild(
-            name=component.package,
-            version=component.version,
-            because=component.requirement.because,
-            via=self.dependents[component.package],
-            choice="",
-            source=source_of(component, self.resolver.context),
-            git=git,
-            submodules=submodules,
-            patches=patches_of(component.recipe),
-            requires=component.recipe.requires,
-            build_requires=self.resolver.build_requires(component.recipe.build_requires),
-            against=against,
-            env=env,
-            architectures=components.architectures(component, cell),
-            modules=component.recipe.modules,
-            key="",
-        )
-        return keyed(draft, self._lock_with_builder)
 
     def choose(
         self,

@@ -5,7 +5,7 @@
     read_project_lock  the project's own lock file, for a cell that names one
     choose_releases    the releases of components that a recipe may compile
     gather_inputs      indexes, commits, and the packages of a uv.lock
-    resolve            the releases of all packages
+    resolve_releases   the releases of all packages
     choose_files       their wheels, some built of sdists and commits
     fill_lock          the lock, without compiled components
     draft_builds       the source builds of compiled components
@@ -219,7 +219,7 @@ def gather_inputs(draft: LockDraft) -> None:
     draft.resolver = PackageResolver(cell, draft.target, foundation, draft.compiled, inputs, draft.previous, context)
 
 
-def resolve(draft: LockDraft) -> None:
+def resolve_releases(draft: LockDraft) -> None:
     """Resolve the releases of all packages, with the wheels that the cell brings itself."""
     own_wheels = OwnPackageBuilder(draft.resolver).wheels(draft.request.packed)
     given = {**own_wheels, **wheels_by_address(draft.cell, draft.target, draft.context)}
@@ -317,7 +317,7 @@ STAGES: tuple[Callable[[LockDraft], None], ...] = (
     read_project_lock,
     choose_releases,
     gather_inputs,
-    resolve,
+    resolve_releases,
     choose_files,
     fill_lock,
     draft_builds,
