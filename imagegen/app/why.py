@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from imagegen.app.matrices import Matrices
 from imagegen.app.session import Session
 from imagegen.compat.answers import QuestionAnswer, answer
-from imagegen.compat.question import Question
 from imagegen.compat.verdict import CellAnswer, reasons_of
-from imagegen.compat.why import Explanation
-from imagegen.spec.cells import Matrix
+from imagegen.spec.model import Cell
+from imagegen.spec.questions import split_cell
 
 if TYPE_CHECKING:
     from imagegen.app.states import CellState
@@ -37,53 +35,33 @@ def answer_by_environment(
     The name is "" if they name no image with several environments. `sets` are changes of a cell, `model` is a model
     type or "". Raises UsageError, MatrixError.
     """
+    cell, name, _ = split_cell(words, session.matrix)
+    subjects = {"": (cell, words)}
+    if cell and cell.environments:
+        subjects = {
+            environment.name: (environment.cell, [environment.cell.id if word == name else word for word in words])
+            for environment in cell.environments
+        }
     answers = {}
-    for name, words_of_cell in _words_by_environment(session.matrix, words).items():
-        matrix = _with_locked_versions(session.matrices, words_of_cell)
-        question_answer = answer(session.matrices, words_of_cell, sets, model, matrix)
-        state = _state_of_cell(session, question_answer.question, question_answer.explanation)
-        answers[name] = WhyAnswer(question_answer, state)
+    for environment_name, (subject, subject_words) in subjects.items():
+        known = _with_locked_versions(session.matrices, subject) if subject and subject.stack else None
+        question_answer = answer(session.matrices, subject_words, sets, model, known)
+        answers[environment_name] = WhyAnswer(question_answer, _state(session, subject, question_answer))
     return answers
 
 
-def _words_by_environment(matrix: Matrix, words: Sequence[str]) -> dict[str, Sequence[str]]:
-    """Return the words that ask about each environment of the image that they name, by its name.
-
-    If they name no image with several environments, return them by the name "".
-    """
-    word_of = {matrix.defaults.get(word, word): word for word in words}
-    cells = (cell for cell in matrix.all_cells if cell.environments and cell.id in word_of)
-    if (cell := next(cells, None)) is None:
-        return {"": words}
-    return {
-        environment.name: tuple(environment.cell.id if word == word_of[cell.id] else word for word in words)
-        for environment in cell.environments
-    }
-
-
-def _with_locked_versions(matrices: Matrices, words: Sequence[str]) -> Matrix:
-    """Return the matrix; cells that the words name have the versions of the lock file that is their stack."""
-    cell_ids = {matrices.matrix.defaults.get(word, word) for word in words}
-    if not any(cell.stack and cell.id in cell_ids for cell in matrices.matrix.all_cells):
-        return matrices.matrix
+def _with_locked_versions(matrices: Matrices, cell: Cell) -> Cell:
+    """Return the cell with the versions of the lock file that is its stack."""
     from imagegen.lock.stack import with_known_versions  # late: few cells have such a file
 
-    return replace(
-        matrices.matrix,
-        all_cells=tuple(
-            with_known_versions(cell, matrices.project.directory, matrices.knowledge_files.metadata)
-            if cell.stack and cell.id in cell_ids
-            else cell
-            for cell in matrices.matrix.all_cells
-        ),
-    )
+    return with_known_versions(cell, matrices.project.directory, matrices.knowledge_files.metadata)
 
 
-def _state_of_cell(session: Session, question: Question, explanation: Explanation) -> CellState | None:
+def _state(session: Session, cell: Cell | None, question_answer: QuestionAnswer) -> CellState | None:
     """Return the state of the cell that is asked about; a changed one has no lock, and on another base none at all."""
-    if question.cell is None or "base" in question.requested:
+    question, explanation = question_answer.question, question_answer.explanation
+    if cell is None or "base" in question.requested:
         return None
-    cell = session.matrix.select_one(question.cell.id)  # of the matrix, as locks are compared with it
     from imagegen.app import cell_states, states  # late, for locks, builds and attestations
 
     unknown = "" if explanation.answer == "incompatible" else " ".join(explanation.unknown)

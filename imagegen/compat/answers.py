@@ -19,6 +19,7 @@ from imagegen.compat.suggestions import suggest
 from imagegen.compat.why import Explanation, explain
 from imagegen.core.context import Context
 from imagegen.spec.cells import Matrix
+from imagegen.spec.model import Cell
 from imagegen.spec.questions import parse_question, platform_choices, vocabulary_of
 from imagegen.wheels.compiling import NeededBuild, needed_builds
 
@@ -63,22 +64,23 @@ class QuestionAnswer(NamedTuple):
 
 
 def answer(
-    sources: Sources, words: Sequence[str], sets: Sequence[str] = (), model: str = "", matrix: Matrix | None = None
+    sources: Sources, words: Sequence[str], sets: Sequence[str] = (), model: str = "", cell: Cell | None = None
 ) -> QuestionAnswer:
     """Return the answer about the words and `--set` options for a model type ("": none).
 
-    `matrix` replaces the matrix of the sources for cells. Raises UsageError, MatrixError.
+    `cell` replaces the cell of the matrix that the words name. Raises UsageError, MatrixError.
     """
-    question = _parse(sources, words, sets, matrix or sources.matrix)
+    question = _parse(sources, words, sets, cell)
     question = replace(complete(question, sources.knowledge), model=model)
     explanation = explain(question, sources.knowledge)
     nearest = [] if explanation.answer == "compatible" else _nearest(sources, question)
     return QuestionAnswer(question, explanation, nearest)
 
 
-def _parse(sources: Sources, words: Sequence[str], sets: Sequence[str], matrix: Matrix) -> Question:
+def _parse(sources: Sources, words: Sequence[str], sets: Sequence[str], cell: Cell | None) -> Question:
     """Return the question; the index is asked for the packages and releases that are not known here."""
-    parse = partial(parse_question, words, sets, matrix)
+    matrix = sources.matrix
+    parse = partial(parse_question, words, sets, matrix, cell=cell)
     metadata, harvested = sources.knowledge_files.metadata, sorted(sources.knowledge_files.harvested)
     question = complete_names(parse(vocabulary_of(matrix, harvested)), metadata)
     if missing := missing_metadata(question, metadata):

@@ -20,22 +20,34 @@ from imagegen.spec.model import Cell
 T = TypeVar("T")
 
 
-def parse_question(words: Sequence[str], sets: Sequence[str], matrix: Matrix, vocabulary: Vocabulary) -> Question:
-    """Return the question of the words, one of which may name a cell, and of `--set` options. Raises UsageError."""
+def split_cell(words: Sequence[str], matrix: Matrix) -> tuple[Cell | None, str, list[str]]:
+    """Return the cell that a word names by its id or the name of its image, that word ("": none), and the other words.
+
+    Raises UsageError for several cells.
+    """
     cells = {cell.id: cell for cell in matrix.all_cells}
-    cells |= {name: matrix.select(name)[0] for name in matrix.defaults}
-    cell_names = [word for word in words if word in cells]
-    if len(cell_names) > 1:
+    names = [word for word in words if matrix.defaults.get(word, word) in cells]
+    if len(names) > 1:
         raise UsageError(
-            f"{' and '.join(cell_names)} are several cells", code="usage-several-cells", fix="ask about one at a time"
+            f"{' and '.join(names)} are several cells", code="usage-several-cells", fix="ask about one at a time"
         )
-    named = _named_cell(cells[cell_names[0]], matrix, words) if cell_names else None
-    return parse_words([word for word in words if word not in cells], sets, vocabulary, named)
+    name = names[0] if names else ""
+    return cells.get(matrix.defaults.get(name, name)), name, [word for word in words if word != name]
 
 
-def _named_cell(cell: Cell, matrix: Matrix, words: Sequence[str]) -> NamedCell:
+def parse_question(
+    words: Sequence[str], sets: Sequence[str], matrix: Matrix, vocabulary: Vocabulary, cell: Cell | None = None
+) -> Question:
+    """Return the question of the words, one of which may name a cell, and of `--set` options. Raises UsageError.
+
+    `cell` replaces the cell of the matrix that the word names.
+    """
+    matrix_cell, name, words = split_cell(words, matrix)
+    if (cell := cell or matrix_cell) is None:
+        return parse_words(words, sets, vocabulary)
     by_platform = {other.platform: other.id for other in matrix.on_platforms(cell, "all")}
-    return NamedCell(cell.id, facts_of_cell(cell), by_platform, cell.id in words)
+    named = NamedCell(cell.id, facts_of_cell(cell), by_platform, name == cell.id)
+    return parse_words(words, sets, vocabulary, named)
 
 
 def vocabulary_of(matrix: Matrix, harvested: Iterable[str] = ()) -> Vocabulary:
