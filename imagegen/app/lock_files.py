@@ -123,14 +123,11 @@ class LockFiles:
 
     def check(self, locked: Lock, cell: Cell) -> LockCheck:
         """Check a lock. Raises LockError for a platform without wheels."""
-        path = os.path.abspath(self.path(cell))
+        check, digest_of = self._check, self._digest_of_file
         if cell.environments:
-            inputs = self.digest_of_inputs(locked, cell)
-            return self.project.matrix_results.of(
-                "lock-check", path, lambda: self._check_environments(locked, cell), inputs
-            )
-        digest = self._digest_of_file(locked, cell)
-        return self.project.matrix_results.of("lock-check", path, lambda: self._check(locked, cell), digest)
+            check, digest_of = self._check_environments, self.digest_of_inputs
+        path, digest = os.path.abspath(self.path(cell)), digest_of(locked, cell)
+        return self.project.matrix_results.of("lock-check", path, lambda: check(locked, cell), digest)
 
     def _check(self, locked: Lock, cell: Cell) -> LockCheck:
         if stale := lock.stale(locked, cell):
@@ -141,20 +138,20 @@ class LockFiles:
             return LockCheck(edited=edited)
         return LockCheck(verdict=self._judge.verdict(lock.facts_of_lock(locked, cell)))
 
-    def _check_environments(self, image_lock: Lock, cell: Cell) -> LockCheck:
+    def _check_environments(self, locked: Lock, cell: Cell) -> LockCheck:
         """Check the lock of an image with several environments, and the locks of their cells."""
         from imagegen.image import layers
 
-        checked = {part.id: self.check(locked, part) for part, locked in image_lock.by_cell(cell)}
+        checked = {part.id: self.check(part_lock, part) for part, part_lock in locked.by_cell(cell)}
         stale, contradictions, edited = (
             tuple(f"{name}: {field}" for name, check in checked.items() for field in getattr(check, kind))
             for kind in ("stale", "contradictions", "edited")
         )
         if stale or contradictions or edited:
             return LockCheck(stale, contradictions, edited)
-        if image_lock.moved:
-            return LockCheck(stale=tuple(f"environment {name}" for name in image_lock.moved))
-        if wrong := layers.record_contradictions(image_lock):
+        if locked.moved:
+            return LockCheck(stale=tuple(f"environment {name}" for name in locked.moved))
+        if wrong := layers.record_contradictions(locked):
             return LockCheck(edited=wrong)
         verdicts = [result.verdict for result in checked.values() if result.verdict]
         refused = (verdict for verdict in verdicts if verdict.answer == "incompatible")

@@ -42,7 +42,7 @@ def lock_image(session: Session, cell: Cell, options: LockOptions, *, record: bo
     else:
         locked = resolve_cell(session, cell, previous, options)
     if record:
-        locked = _recorded(session, cell, locked)
+        locked = _record_layers(session, cell, locked)
     elif locked.record is None and previous:
         locked = layers.keep_record(locked, previous)
     elif layers.record_contradictions(locked):  # the previous lock was edited
@@ -156,7 +156,7 @@ def _unknown_project(matrices: Matrices, cell: Cell, error: LockError) -> LockEr
     return None
 
 
-def _recorded(session: Session, cell: Cell, locked: Lock) -> Lock:
+def _record_layers(session: Session, cell: Cell, locked: Lock) -> Lock:
     """Build the layers and return the lock with their digests. An audit error is only printed, since a finding is fixed
     by a change of the lock.
     """

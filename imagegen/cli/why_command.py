@@ -71,7 +71,7 @@ def _as_dicts(answers: Mapping[str, WhyAnswer]) -> dict[str, Any]:
 
 def _as_dict(answer: WhyAnswer) -> dict[str, Any]:
     state = answer.state
-    return as_dict(answer.answer) | {"state": {"state": state.name, "reason": state.reason} if state else None}
+    return as_dict(answer.answer, (state.name, state.reason) if state else None)
 
 
 def _as_text(answer: WhyAnswer) -> str:

@@ -61,8 +61,8 @@ def _compiling(build: NeededBuild) -> str:
     return f"compiles {build.component} {build.version}: about {duration(build.work.seconds)} on one core{time}"
 
 
-def as_dict(answer: QuestionAnswer) -> dict[str, Any]:
-    """Return the document of an answer."""
+def as_dict(answer: QuestionAnswer, state: tuple[str, str] | None = None) -> dict[str, Any]:
+    """Return the document of an answer; `state` is as for `as_text`."""
     question, explanation, nearest = answer.question, answer.explanation, answer.nearest
     return {
         "question": {
@@ -75,7 +75,7 @@ def as_dict(answer: QuestionAnswer) -> dict[str, Any]:
         "kind": explanation.kind,  # null if nothing speaks against the combination
         "overridden_by": list(explanation.overridden_by),
         "rest": explanation.rest,  # the verdict without the unknown names; null if nothing else is asked about
-        "state": None,  # of the cell that the question is about
+        "state": {"state": state[0], "reason": state[1]} if state else None,  # of the question's cell
         "conflicts": [
             {
                 "rule": rule.id,
