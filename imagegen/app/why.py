@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from imagegen.app.cell_states import CellStatus
 from imagegen.app.matrices import Matrices
 from imagegen.app.session import Session
+from imagegen.app.states import CellState, cell_state
 from imagegen.compat.answers import QuestionAnswer, answer
 from imagegen.compat.verdict import CellAnswer, reasons_of
 from imagegen.spec.model import Cell
 from imagegen.spec.questions import split_cell
-
-if TYPE_CHECKING:
-    from imagegen.app.states import CellState
 
 
 class WhyAnswer(NamedTuple):
@@ -62,11 +61,9 @@ def _state(session: Session, cell: Cell | None, question_answer: QuestionAnswer)
     question, explanation = question_answer.question, question_answer.explanation
     if cell is None or "base" in question.requested:
         return None
-    from imagegen.app import cell_states, states  # late, for locks, builds and attestations
-
     unknown = "" if explanation.answer == "incompatible" else " ".join(explanation.unknown)
     reasons = unknown or reasons_of(explanation.answer, explanation.conflicts)
     cell_answer = CellAnswer(explanation.answer, reasons)
     if question.requested:
-        return states.cell_state(cell_answer)
-    return cell_states.CellStatus(session, cell, cell_answer).state
+        return cell_state(cell_answer)
+    return CellStatus(session, cell, cell_answer).state

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from imagegen.app.states import MEANINGS
 from imagegen.app.why import WhyAnswer, answer_by_environment
 from imagegen.cli.app import App, pass_app
 from imagegen.compat.answer_text import as_dict, as_text
@@ -77,6 +78,4 @@ def _as_dict(answer: WhyAnswer) -> dict[str, Any]:
 def _as_text(answer: WhyAnswer) -> str:
     if answer.state is None:
         return as_text(answer.answer)
-    from imagegen.app.states import MEANINGS  # late: only cells have states
-
     return as_text(answer.answer, (answer.state.name, answer.state.reason or MEANINGS[answer.state.name]))
