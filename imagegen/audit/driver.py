@@ -51,4 +51,4 @@ def _finding(subject: Subject, major: int, floor: int, paths: Mapping[str, str])
     if "/compat/" in (subject.system.paths.get("libcuda.so.1", "") if subject.system else ""):
         severity, evidence = Severity.WARNING, f"{evidence}: it runs with cuda-compat, only on data-center GPUs"
     details = [f"{path}: asks for CUDA {major}'s libcudart" for path in paths.values()]
-    return Finding(severity, "driver-too-old", first, paths[first], evidence, few(details, _SHOWN, noun="packages"))
+    return Finding(severity, "driver-too-old", first, paths[first], evidence, few(details, _SHOWN, "packages"))

@@ -59,7 +59,7 @@ def _pages(package: str, files: list[Library]) -> Iterator[Finding]:
         evidence = f"its segments are aligned for pages of {first.elf.alignment} bytes"
         if len(small) > 1:
             evidence += f", as in {counted(len(small) - 1, 'more file')}"
-        lines = few(small, _SHOWN, lambda library: f"{library.path}: {library.elf.alignment} bytes", "files")
+        lines = few([f"{library.path}: {library.elf.alignment} bytes" for library in small], _SHOWN, "files")
         yield Finding(Severity.WARNING, "page-size", package, first.path, evidence, lines if len(small) > 1 else ())
 
 
@@ -165,7 +165,8 @@ def _missing_finding(loader: Loader, severity: Severity, id_: str, package: str,
         evidence += f" ({len(files)} files)"
     if reasons := list(dict.fromkeys(file.because for file in files if file.because)):
         evidence += f"; {reasons[0]}"
-    details = list(few(files, _SHOWN, lambda file: f"{file.library.path}: asks for {', '.join(file.names)}", "files"))
+    lines = [f"{file.library.path}: asks for {', '.join(file.names)}" for file in files]
+    details = [*few(lines, _SHOWN, "files")]
     details += [f"searched for {first}: {step}" for step in _search_steps(loader, files[0].library)]
     return Finding(severity, id_, package, files[0].library.path, evidence, tuple(details))
 
@@ -214,7 +215,7 @@ def _version_finding(
         f"{library.path}: {', '.join(sorted(file_nodes, key=_by_number))}" for library, file_nodes in lacking.items()
     ]
     owner = f"{provider.package}: {provider.path}" if provider.package else provider.path
-    details_with_owner = (*few(details, _SHOWN, noun="files"), f"the library: {owner}")
+    details_with_owner = (*few(details, _SHOWN, "files"), f"the library: {owner}")
     return Finding(severity, "library-too-old", package, file.path, evidence, details_with_owner)
 
 

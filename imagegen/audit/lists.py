@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 from imagegen.audit.demangle import demangle
 
-T = TypeVar("T")
 _SYMBOLS = 3  # of a file
 
 
-def few(items: Sequence[T], limit: int, line: Callable[[T], str] = str, noun: str = "") -> tuple[str, ...]:
-    """Return a line for each of the first `limit` items, and a last line with the number of the others."""
-    omitted = len(items) - limit
+def few(lines: Sequence[str], limit: int, noun: str = "") -> tuple[str, ...]:
+    """Return the first `limit` lines, and a last line with the number of the others."""
+    omitted = len(lines) - limit
     summary = (f"and {omitted} more {noun}".rstrip(),) if omitted > 0 else ()
-    return (*map(line, items[:limit]), *summary)
+    return (*lines[:limit], *summary)
 
 
 def listed(symbols: frozenset[str]) -> str:

@@ -145,5 +145,5 @@ def _finding(
     evidence = template.format(demangle(symbols[0]))
     if count > 1 or len(files) > 1:
         evidence += f" ({counted(count, 'symbol')} in {counted(len(files), 'file')})"
-    details = few(files, _FILES, lambda file: f"{file[0].path}: {listed(file[1])}", "files")
+    details = few([f"{library.path}: {listed(missing)}" for library, missing in files], _FILES, "files")
     return Finding(severity, id_, package, path, evidence, details)

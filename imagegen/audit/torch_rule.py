@@ -158,7 +158,7 @@ def _mismatch_finding(user: TorchUser, torch: _Torch, missing: Mapping[str, froz
         why = f"{_build_evidence(user)}, this is {torch.version}"
     path = next(path for path, lacks in missing.items() if first in lacks)
     evidence = f"{why}; {counted(len(symbols), 'symbol')} missing, first {demangle(first)}"
-    details = few(list(missing.items()), _FILES, lambda file: f"{file[0]}: {listed(file[1])}", "files")
+    details = few([f"{path}: {listed(lacks)}" for path, lacks in missing.items()], _FILES, "files")
     if user.fit.declared is None:
         details += (_metadata_evidence(user),)
     severity = Severity.WARNING if user.package.name in data("torch")["go-on"] else Severity.ERROR

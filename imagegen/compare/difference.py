@@ -120,6 +120,7 @@ def difference(before: DiffOperand, after: DiffOperand, facts: ComparisonFacts =
     """
     components, packages = _packages(before, after, facts.requires)
     old, new = before.lock, after.lock
+    environments = pairs(old, new) if old and new else []
     return Difference(
         before=before,
         after=after,
@@ -133,13 +134,13 @@ def difference(before: DiffOperand, after: DiffOperand, facts: ComparisonFacts =
         interpreter=_single("interpreter", str(old.interpreter), str(new.interpreter)) if old and new else None,
         env=(
             *_changed(before.env, after.env),
-            *(_changed_in_environments(_variables, old, new, named=True) if old and new else ()),
+            *_changed_in_environments((prefix, _variables(a), _variables(b)) for prefix, a, b in environments[1:]),
         ),
         config=tuple(_changed(_config(old), _config(new))) if old and new else (),
         files=tuple(_changed(_files(old), _files(new))) if old and new else (),
-        overrides=_changed_in_environments(_overrides, old, new) if old and new else (),
+        overrides=_changed_in_environments((prefix, _overrides(a), _overrides(b)) for prefix, a, b in environments),
         capabilities=_single("GPUs", before.capabilities, after.capabilities),
-        driver=_single("driver", before.driver, after.driver, goes_back),
+        driver=_single("driver", before.driver, after.driver, back=_back(before.driver, after.driver)),
         pull=_pull(before.layers, after.layers, _keys(old) & _keys(new)),
     )
 
@@ -161,13 +162,10 @@ def _prefixed(prefix: str, change: Change) -> Change:
 
 
 def _changed_in_environments(
-    values: Callable[[Lock], Mapping[str, str]], before: Lock, after: Lock, *, named: bool = False
+    compared: Iterable[tuple[str, Mapping[str, str], Mapping[str, str]]],
 ) -> tuple[Change, ...]:
-    """Return the changes of values in each environment; with `named` only in environments that have a name."""
-    compared = pairs(before, after)[named:]
-    return tuple(
-        _prefixed(prefix, change) for prefix, old, new in compared for change in _changed(values(old), values(new))
-    )
+    """Return the changes of values; `compared` has the prefix of each environment, and its values before and after."""
+    return tuple(_prefixed(prefix, change) for prefix, old, new in compared for change in _changed(old, new))
 
 
 def _cells(lock: Lock) -> dict[str, str]:
@@ -186,16 +184,12 @@ def goes_back(before: str, after: str) -> bool:
         return False
 
 
-def _deb_goes_back(before: str, after: str) -> bool:
-    return version_key(after) < version_key(before)
+def _deb_goes_back(before: str | None, after: str | None) -> bool:
+    return before is not None and after is not None and version_key(after) < version_key(before)
 
 
-def _single(
-    name: str, before: str | None, after: str | None, back: Callable[[str, str], bool] = lambda *_: False
-) -> Change | None:
-    if before == after:
-        return None
-    return Change(name, before, after, back=bool(before and after and back(before, after)))
+def _single(name: str, before: str | None, after: str | None, *, back: bool = False) -> Change | None:
+    return None if before == after else Change(name, before, after, back=back)
 
 
 def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> Iterable[Change]:
@@ -340,11 +334,9 @@ def _forces(
 
 def _debs(before: Lock, after: Lock) -> tuple[Change, ...]:
     old_versions, new_versions = _deb_versions(before), _deb_versions(after)
-    changes = (
-        _single(key[0], old_versions.get(key), new_versions.get(key), _deb_goes_back)
-        for key in sorted(old_versions.keys() | new_versions.keys())
-    )
-    return tuple(change for change in changes if change)
+    names = sorted(old_versions.keys() | new_versions.keys())
+    compared = ((name, old_versions.get((name, arch)), new_versions.get((name, arch))) for name, arch in names)
+    return tuple(Change(name, a, b, back=_deb_goes_back(a, b)) for name, a, b in compared if a != b)
 
 
 def _deb_versions(lock: Lock) -> dict[tuple[str, str], str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import or_
@@ -27,7 +27,7 @@ def rule_constraints(rules: Iterable[Rule], facts: Facts) -> tuple[str, ...]:
     ranges) is left to the verdict on the lock.
     """
     binding = sorted((rule for rule in rules if rule.binding), key=lambda rule: rule.id)
-    literals = implied_literals(binding, facts)
+    literals = (literal for literal in implied_literals(binding, facts) if not is_surrounding(literal.name))
     return tuple(sorted({f"{literal.name}{literal.specifier}" for literal in literals if literal.specifier}))
 
 
@@ -42,7 +42,7 @@ def minimum_version(rules: Iterable[Rule], facts: Facts, name: str) -> str | Non
     """
     binding = sorted((rule for rule in linked_rules(rules, name, facts) if rule.binding), key=lambda rule: rule.id)
     bounds = [
-        _highest(implied_literals(binding, facts_on_gpu, lambda about: about == name))
+        _highest(literal for literal in implied_literals(binding, facts_on_gpu) if literal.name == name)
         for facts_on_gpu in on_each_gpu(facts)
     ]
     lower_bounds = [bound for bound in bounds if bound is not None]
@@ -102,12 +102,8 @@ def judge(knowledge: Knowledge, facts: Facts) -> Verdict:
     return evaluate_on_gpus(rules_about(RuleSubject("lock", facts, knowledge)), facts)
 
 
-def is_package(name: str) -> bool:
-    return not is_surrounding(name)
-
-
-def implied_literals(rules: Iterable[Rule], facts: Facts, about: Callable[[str], bool] = is_package) -> list[Literal]:
-    """Return the literals that unit propagation of the rules and facts implies, of the names that `about` accepts.
+def implied_literals(rules: Iterable[Rule], facts: Facts) -> list[Literal]:
+    """Return the literals that unit propagation of the rules and facts implies.
 
     The list is partial if the rules contradict the facts.
     """
@@ -121,7 +117,7 @@ def implied_literals(rules: Iterable[Rule], facts: Facts, about: Callable[[str],
         literal
         for step in state.steps
         for literal in literals.get(id(step.clause), ())
-        if problem.mask(literal)[0] == step.name and about(literal.name)
+        if problem.mask(literal)[0] == step.name
     ]
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from imagegen.core import data
 from imagegen.core.errors import Location, MatrixError
@@ -12,37 +13,30 @@ from imagegen.core.errors import Location, MatrixError
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-T = TypeVar("T")
 
+@contextmanager
+def opened(directories: Sequence[Path], name: str) -> Iterator[tuple[bytes, Path] | None]:
+    """Yield content and path of the file in the last of the directories that has it, to be parsed; None without one.
 
-def load(directories: Sequence[Path], name: str, parse: Callable[[bytes, Path], T]) -> T | None:
-    """Parse the file in the last of the directories that has it; return None where none has.
-
-    Raises MatrixError for a file that cannot be read, and for one whose content `parse` rejects with ValueError.
+    Raises MatrixError for a file that cannot be read, and for a ValueError in the block.
     """
-    if (file := _read(directories, name)) is None:
-        return None
-    path, content = file
-    try:
-        return parse(content, path)
-    except ValueError as error:
-        raise MatrixError(
-            "the file cannot be read", code="matrix-unreadable", where=Location(path), why=str(error)
-        ) from error
-
-
-def _read(directories: Sequence[Path], name: str) -> tuple[Path, bytes] | None:
+    file = None
     for directory in reversed(directories):
         path = directory / name
         try:
-            return path, data.read(path, data.project_directory(directory))
+            file = data.read(path, data.project_directory(directory)), path
+            break
         except FileNotFoundError:
             continue
         except OSError as error:
             raise MatrixError(
                 "the file cannot be read", code="matrix-unreadable", where=Location(path), why=error.strerror
             ) from error
-    return None
+    try:
+        yield file
+    except ValueError as error:
+        where = Location(file[1]) if file else None
+        raise MatrixError("the file cannot be read", code="matrix-unreadable", where=where, why=str(error)) from error
 
 
 def first_fault(error: ValidationError) -> tuple[tuple[int | str, ...], str]:

@@ -81,7 +81,8 @@ def load(directories: Sequence[Path], package: str) -> PackageReleases | None:
     """
     from imagegen.compat.metadata_file import parse  # late: results of earlier runs stand for most files
 
-    return harvested.load(directories, f"{FOLDER}/{package}.json", lambda raw, path: parse(raw, path, package))
+    with harvested.opened(directories, f"{FOLDER}/{package}.json") as file:
+        return parse(*file, package) if file else None
 
 
 def names(directories: Iterable[Path]) -> list[str]:

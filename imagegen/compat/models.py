@@ -37,7 +37,8 @@ def load(directories: Sequence[Path]) -> Models:
 
     Raises MatrixError for a file that cannot be read.
     """
-    return harvested.load(directories, FILE, lambda raw, _: parse(raw)) or Models("")
+    with harvested.opened(directories, FILE) as file:
+        return parse(file[0]) if file else Models("")
 
 
 def parse(raw: bytes) -> Models:

@@ -57,7 +57,8 @@ def load(directories: Sequence[Path], package: str) -> PackageNames | None:
 
     Raises MatrixError for a file that cannot be read.
     """
-    return harvested.load(directories, f"{FOLDER}/{package}.json", lambda raw, _: parse(raw))
+    with harvested.opened(directories, f"{FOLDER}/{package}.json") as file:
+        return parse(file[0]) if file else None
 
 
 @cache

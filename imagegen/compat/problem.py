@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache, cached_property, reduce
@@ -429,7 +429,7 @@ class Problem:
         """Return clauses that restrict packages and CUDA to their known releases, except where the
         facts name others.
         """
-        opaque = {name: _where(choices, lambda atom: atom.opaque) for name, choices in self._opaque.items()}
+        opaque = {name: _mask(atom.opaque for atom in choices) for name, choices in self._opaque.items()}
         return [
             Clause(ClauseOrigin("given" if name in VERSIONED else "known", name), ((name, self.domains[name] & ~mask),))
             for name, mask in opaque.items()
@@ -455,12 +455,12 @@ class Problem:
             return None
         if name.endswith("+"):
             label = fact.local if (fact := facts.packages.get(name[:-1])) else None
-            return None if label is None else _where(choices, lambda atom: atom.text == label) or _another(choices)
+            return None if label is None else _mask(atom.text == label for atom in choices) or _another(choices)
         fact = facts.versions.get(name) or facts.packages.get(name)
         if fact is not None:
             return self.admitted(name, fact)
         if name in facts.names:
-            return _where(choices, lambda atom: atom.text == facts.names[name])
+            return _mask(atom.text == facts.names[name] for atom in choices)
         if name.startswith(ENV) and facts.env is not None and self.facts.env is None:
             variable, _, glob = name.removeprefix(ENV).partition("=")
             return 0b01 if fnmatchcase(facts.env.get(variable, ""), glob) else 0b10
@@ -475,9 +475,9 @@ class Problem:
 
     def _admit(self, name: str, fact: Fact) -> int:
         if fact.built and any(atom.opaque for atom in self.atoms[name]):
-            return _where(self.atoms[name], lambda atom: atom.opaque and atom.range == fact.range)
-        admitted = _where(self.atoms[name], lambda atom: not atom.opaque and _inside(atom, fact))
-        return admitted or _where(self.atoms[name], lambda atom: atom.opaque and _covered(atom, fact, name))
+            return _mask(atom.opaque and atom.range == fact.range for atom in self.atoms[name])
+        admitted = _mask(not atom.opaque and _inside(atom, fact) for atom in self.atoms[name])
+        return admitted or _mask(atom.opaque and _covered(atom, fact, name) for atom in self.atoms[name])
 
 
 def _is_satisfiable(stated: Iterable[Statement]) -> bool:
@@ -529,11 +529,11 @@ def _covered(atom: Atom, fact: Fact, name: str) -> bool:
 
 
 def _another(choices: Sequence[Atom]) -> int:
-    return _where(choices, lambda atom: atom.text == _ANOTHER)
+    return _mask(atom.text == _ANOTHER for atom in choices)
 
 
-def _where(choices: Sequence[Atom], fits: Callable[[Atom], bool]) -> int:
-    return sum(1 << position for position, atom in enumerate(choices) if fits(atom))
+def _mask(bits: Iterable[bool]) -> int:
+    return sum(1 << position for position, bit in enumerate(bits) if bit)
 
 
 def _sorted(ranges: Iterable[VersionRange]) -> tuple[VersionRange, ...]:

@@ -353,6 +353,6 @@ def test_rules_that_no_gpu_can_touch_are_judged_once(rules: list[Rule], known: d
     blamed = {conflicting.id for one in each for conflict in one.conflicts for conflicting in conflict.rules}
     assert {conflicting.id for conflict in verdict.conflicts for conflicting in conflict.rules} == blamed
     if verdict.answer != "incompatible":
-        implied = [implied_literals(rules, one, lambda name: name == "driver") for one in on_each_gpu(about)]
-        bounded = all(any(literal.specifier == ">=580" for literal in one) for one in implied)
+        implied = [implied_literals(rules, one) for one in on_each_gpu(about)]
+        bounded = all(any((bound.name, bound.specifier) == ("driver", ">=580") for bound in one) for one in implied)
         assert minimum_version(rules, about, "driver") == ("580" if bounded else None)
