@@ -38,7 +38,7 @@ def convert(store: Store, locked: LockedWheel, *, audit: bool) -> None:
         files = installation(wheel, PYTHON)
         watch = WheelScanner(store, locked, wheel, files, PYTHON) if audit else None
         sink = LayerSink(blob)
-        tar = TarWriter(sink.write)
+        tar = TarWriter(sink)
         for file in watch.watched() if watch else files:
             tar.file(file.path, file.size, file.chunks(), executable=file.executable)
         tar.close()

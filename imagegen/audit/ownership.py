@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
+
+from imagegen.audit.readers.installation import pyc_path
 
 Clash = tuple[str, str, str]  # two packages, and the kind of their conflict
 Identity = TypeVar("Identity")  # of a file; equal identities mean the same bytes and mode
@@ -12,14 +14,12 @@ DIRECTORY = "the one installs a file where the other installs a directory"
 BYTE_CODE = "the one brings byte-code for the other's source"
 
 
-def clashes(
-    contents: Mapping[str, Mapping[str, Identity]], byte_code: Callable[[str], str] | None = None
-) -> dict[Clash, list[str]]:
+def clashes(contents: Mapping[str, Mapping[str, Identity]], *, byte_code: bool = False) -> dict[Clash, list[str]]:
     """Return the pairs of packages that install conflicting files, with the paths.
 
-    `contents` maps packages to paths to the identities of files. `byte_code` returns the path of a source's byte-code
-    in a directory __pycache__; pass it only for packages that bring no byte-code of their own. A file at that path,
-    below it, or instead of its directory is a clash.
+    `contents` maps packages to paths to the identities of files. With `byte_code`, a file is a clash at
+    the path of a source's byte-code, below it, or instead of its directory __pycache__; set it only for packages that
+    bring no byte-code of their own.
     """
     owners: dict[str, str] = {}  # path -> the first package that has it
     directories: dict[str, str] = {}  # path -> the first package that has a file below
@@ -35,7 +35,7 @@ def clashes(
     for path in directories.keys() & owners.keys():
         paths_by_clash.setdefault((owners[path], directories[path], DIRECTORY), []).append(path)
     if byte_code and any("__pycache__" in path for path in owners):
-        for clash, path in _byte_code_clashes(owners, directories, byte_code):
+        for clash, path in _byte_code_clashes(owners, directories):
             paths_by_clash.setdefault(clash, []).append(path)
     return paths_by_clash
 
@@ -50,13 +50,12 @@ def _directories(paths: Iterable[str]) -> set[str]:
     return directories
 
 
-def _byte_code_clashes(
-    owners: Mapping[str, str], directories: Mapping[str, str], byte_code: Callable[[str], str]
-) -> Iterator[tuple[Clash, str]]:
+def _byte_code_clashes(owners: Mapping[str, str], directories: Mapping[str, str]) -> Iterator[tuple[Clash, str]]:
     for path, name in owners.items():
         if not path.endswith(".py"):
             continue
-        compiled = byte_code(path)
+        _, _, below_library = path.partition("/lib/python")  # .../lib/python3.11/...; else the path is not installed
+        compiled = pyc_path(path, below_library.partition("/")[0])
         directory = compiled.rpartition("/")[0]
         if compiled in owners:  # it would run instead of the source
             yield (owners[compiled], name, BYTE_CODE), compiled
@@ -64,9 +63,3 @@ def _byte_code_clashes(
             yield (owners[directory], name, DIRECTORY), directory
         if compiled in directories:
             yield (name, directories[compiled], DIRECTORY), compiled
-
-
-def parents(path: str) -> Iterator[str]:
-    """Yield the directories above a path, nearest first, without the root."""
-    while path := path.rpartition("/")[0]:
-        yield path

@@ -65,6 +65,12 @@ def whiteout_of(path: str) -> str:
     return f"{directory}{slash}{WHITEOUT}{name}"
 
 
+def parents(path: str) -> Iterator[str]:
+    """Yield the directories above a path, nearest first, without the root."""
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
 def follow_links(
     path: str, root: Position, look: Callable[[Position, str, bool], Position | SymbolicLink]
 ) -> list[Position]:

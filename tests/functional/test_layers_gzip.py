@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import random
 import subprocess
 import tempfile
@@ -61,12 +62,12 @@ def gzipped(built: Image, store: Store) -> Image:
 
 
 def tar(*contents: bytes) -> bytes:
-    parts: list[bytes] = []
-    writer = TarWriter(parts.append)
+    stream = io.BytesIO()
+    writer = TarWriter(stream)
     for number, content in enumerate(contents):
         writer.file(f"/opt/file{number}", len(content), [content])
     writer.close()
-    return b"".join(parts)
+    return stream.getvalue()
 
 
 def text(size: int) -> bytes:

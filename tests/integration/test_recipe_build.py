@@ -20,8 +20,8 @@ import pytest
 import zstandard
 from certifi import where
 
-from imagegen.audit.ownership import parents
 from imagegen.audit.readers.installation import pyc_path
+from imagegen.core.layer_tree import parents
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store, images
 from imagegen.engine import Engine

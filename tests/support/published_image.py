@@ -44,7 +44,7 @@ def made(lock: Lock, store: Store, **files: bytes) -> tuple[Lock, layers.Image]:
 def _layer(store: Store, name: str, key: str, content: bytes) -> layers.Layer:
     with store.writer() as blob:
         sink = LayerSink(blob)
-        tar = TarWriter(sink.write)
+        tar = TarWriter(sink)
         tar.file(f"/opt/{name}/file.py", len(content), [content])
         tar.close()
         diff_id = sink.close()

@@ -42,7 +42,7 @@ def directories(*names: str) -> list[tarfile.TarInfo]:
 
 def normalised(source: io.BytesIO, files: dict[str, bytes] | None = None) -> bytes:
     out = io.BytesIO()
-    normalise(source, out.write, files or {})
+    normalise(source, out, files or {})
     return out.getvalue()
 
 

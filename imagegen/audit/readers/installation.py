@@ -17,10 +17,10 @@ from functools import partial
 
 from packaging.utils import canonicalize_name
 
-from imagegen.audit.ownership import parents
 from imagegen.audit.readers.wheel import Member, Wheel
 from imagegen.core.errors import WheelError
 from imagegen.core.image_format import PREFIX
+from imagegen.core.layer_tree import parents
 from imagegen.core.zip_archive import MAX_PART
 
 # Bytes. Compiling takes 50 times a source's size, a hostile one's 700 times; the longest of the field's has 4 MB. The

@@ -129,7 +129,7 @@ def _build(locked: LockedBase, store: Store) -> LayerDescriptor:
                 "etc/dpkg/dpkg.cfg.d/imagegen": dpkg_configuration(),
             }
             with store.writer() as writer:
-                normalise(source, writer.write, files)
+                normalise(source, writer, files)
                 return LayerDescriptor.of_tar(writer.commit(), writer.size)
 
 

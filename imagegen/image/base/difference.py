@@ -11,15 +11,19 @@ import filecmp
 import os
 import stat
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from imagegen.core.errors import BaseError
 from imagegen.core.image_format import EPOCH
 from imagegen.core.layer_tar import MAX_DEPTH, Allowance
-from imagegen.core.layer_tree import whiteout_of
+from imagegen.core.layer_tree import parents, whiteout_of
 from imagegen.image.base.normalise import EMPTIED, is_state
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 _MOUNTED = ("dev", "proc", "run", "sys", "tmp")  # at the top: an engine's, or empty in every container
 _CHUNK = 1 << 20
@@ -50,7 +54,7 @@ def write_difference(
     root: Path,
     before: Mapping[str, PathState],
     original: Path,
-    write: Callable[[bytes], object],
+    sink: SupportsWrite[bytes],
     *,
     first_id: int = 0,
     most: int = 1 << 40,
@@ -68,16 +72,16 @@ def write_difference(
         raise _too_large(f"{most >> 20} MiB")
     gone = [path for path in before if path not in after and not is_state(path) and _has_parent(path, after)]
     whiteouts = {whiteout_of(path) for path in gone}
-    above = {parent for path in (*put, *gone) for parent in _parents(path)}
+    above = {parent for path in (*put, *gone) for parent in parents(path)}
     written: dict[tuple[int, ...], str] = {}  # device and inode -> the path that its contents stand at
     for path in sorted({*put, *above, *whiteouts}):
         if path in whiteouts:
             info = tarfile.TarInfo(path)
             info.mode, info.mtime = 0, EPOCH
-            write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
+            sink.write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
         else:
-            _write_entry(root, path, after[path], written, write)
-    write(b"\0" * tarfile.BLOCKSIZE * 2)
+            _write_entry(root, path, after[path], written, sink)
+    sink.write(b"\0" * tarfile.BLOCKSIZE * 2)
     return put, gone
 
 
@@ -127,13 +131,8 @@ def _has_parent(path: str, after: Mapping[str, PathState]) -> bool:
     return not parent or (parent in after and stat.S_ISDIR(after[parent].mode))
 
 
-def _parents(path: str) -> Iterator[str]:
-    while path := path.rpartition("/")[0]:
-        yield path
-
-
 def _write_entry(
-    root: Path, path: str, entry: PathState, written: dict[tuple[int, ...], str], write: Callable[[bytes], object]
+    root: Path, path: str, entry: PathState, written: dict[tuple[int, ...], str], sink: SupportsWrite[bytes]
 ) -> None:
     info = tarfile.TarInfo(path)
     info.mode, info.uid, info.gid, info.mtime = stat.S_IMODE(entry.mode), entry.uid, entry.gid, EPOCH
@@ -156,12 +155,12 @@ def _write_entry(
             written[inode] = path
             info.size = 0 if path in EMPTIED else entry.size
     info.pax_headers = _attributes(root / path)
-    write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
+    sink.write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
     if info.size:
         with (root / path).open("rb") as file:
             while chunk := file.read(_CHUNK):
-                write(chunk)
-        write(b"\0" * (-info.size % tarfile.BLOCKSIZE))
+                sink.write(chunk)
+        sink.write(b"\0" * (-info.size % tarfile.BLOCKSIZE))
 
 
 def _attributes(path: Path) -> dict[str, str]:

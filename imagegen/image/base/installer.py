@@ -84,7 +84,7 @@ def run(job: AddedPackages) -> dict[str, str]:
         _install(tree, packages, policy, replace(LIMITS, file=most))
     now = read_inside(tree, STATUS, LONGEST_STATUS)
     with Path(job.layer).open("xb") as file:
-        write_difference(tree, before, Path(job.original), file.write, first_id=first, most=most)
+        write_difference(tree, before, Path(job.original), file, first_id=first, most=most)
     return {"before": then.decode(errors="replace"), "after": now.decode(errors="replace")}
 
 

@@ -8,15 +8,18 @@ for pax headers; the files that differ were found by comparing builds, and in De
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from imagegen.core.errors import BaseError
 from imagegen.core.image_format import EPOCH
 from imagegen.core.layer_tar import DAMAGED, Bounded
 from imagegen.core.layer_tar import members as read_members
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 # Documentation stays out of the image, except for copyright files, also when apt installs packages later. The last
 # rule that matches wins, as dpkg(1) says of --path-exclude and --path-include.
@@ -56,8 +59,8 @@ _STATE = (
 EMPTIED = ("etc/machine-id", "var/lib/dbus/machine-id")  # systemd's sign for "make one at the first boot"
 
 
-def normalise(source: BinaryIO, write: Callable[[bytes], object], files: Mapping[str, bytes]) -> None:
-    """Write the tar in `source` (seekable, uncompressed) to `write`, normalised, with `files` (path -> contents) in it.
+def normalise(source: BinaryIO, sink: SupportsWrite[bytes], files: Mapping[str, bytes]) -> None:
+    """Write the tar in `source` (seekable, uncompressed) to `sink`, normalised, with `files` (path -> contents) in it.
 
     Entries are sorted by path; owners are numbers; extended attributes are kept, all else that tar can say is not.
     Raises BaseError, naming the member, for a path that leaves the tree, two members of one path, a member without a
@@ -68,18 +71,18 @@ def normalise(source: BinaryIO, write: Callable[[bytes], object], files: Mapping
         written: dict[str, str] = {}  # member that holds contents -> the path that they were written at
         for path in sorted(_kept(members, files) | set(files)):
             if path in files:
-                _write(write, _header(path), files[path])
+                _write(sink, _header(path), files[path])
             elif not (members[path].isreg() or members[path].islnk()):
-                _write(write, _header(path, members[path]))
+                _write(sink, _header(path, members[path]))
             elif (holder := _holder(members, path)) in written:
                 link = _header(path, members[holder])
                 link.type, link.linkname = tarfile.LNKTYPE, written[holder]
-                _write(write, link)
+                _write(sink, link)
             else:
                 written[holder] = path
                 body = tar.extractfile(members[holder])
-                _write(write, _header(path, members[holder]), body.read() if body and path not in EMPTIED else b"")
-    write(b"\0" * tarfile.BLOCKSIZE * 2)
+                _write(sink, _header(path, members[holder]), body.read() if body and path not in EMPTIED else b"")
+    sink.write(b"\0" * tarfile.BLOCKSIZE * 2)
 
 
 def read(source: BinaryIO, *paths: str) -> list[bytes]:
@@ -179,11 +182,11 @@ def _header(path: str, like: tarfile.TarInfo | None = None) -> tarfile.TarInfo:
     return info
 
 
-def _write(write: Callable[[bytes], object], info: tarfile.TarInfo, data: bytes = b"") -> None:
+def _write(sink: SupportsWrite[bytes], info: tarfile.TarInfo, data: bytes = b"") -> None:
     if info.isreg():
         info.type, info.size = tarfile.REGTYPE, len(data)
-    write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
-    write(data + b"\0" * (-len(data) % tarfile.BLOCKSIZE))
+    sink.write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
+    sink.write(data + b"\0" * (-len(data) % tarfile.BLOCKSIZE))
 
 
 def _refused(member: tarfile.TarInfo | None, why: str) -> BaseError:

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 
 from imagegen.audit.model import File
 from imagegen.audit.ownership import clashes
-from imagegen.audit.readers.installation import InstalledFile, absolute, installation, pyc_path, site_packages
+from imagegen.audit.readers.installation import InstalledFile, absolute, installation, site_packages
 from imagegen.core.errors import ErrorGroup, WheelError
 from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
@@ -51,7 +51,8 @@ def losers(lock: Lock, contents: Mapping[str, Contents]) -> dict[str, frozenset[
     }
     errors = [*_ownerless(lock.file_conflicts, out, contents_of_owners)]
     # A wheel never contains byte-code of its own sources: a file in its place belongs to another distribution.
-    errors += [_clash(*pair, sorted(paths)) for pair, paths in sorted(clashes(contents_of_owners, _byte_code).items())]
+    pairs = clashes(contents_of_owners, byte_code=True)
+    errors += [_clash(*pair, sorted(paths)) for pair, paths in sorted(pairs.items())]
     if errors:
         raise OwnershipErrors(errors)
     return out
@@ -95,12 +96,6 @@ def scanned_contents(store: Store, locked: LockedWheel, python: str) -> Contents
 
 def _identity(file: InstalledFile | File) -> str:
     return f"{file.sha256 or 'unhashed'} {'x' if file.executable else '-'}"
-
-
-def _byte_code(path: str) -> str:
-    """Return the byte-code's path for a source in .../lib/python3.11/...; for others a path that is not installed."""
-    _, _, below_library = path.partition("/lib/python")
-    return pyc_path(path, below_library.partition("/")[0])
 
 
 def _clash(first: str, two: str, why: str, paths: list[str]) -> WheelError:

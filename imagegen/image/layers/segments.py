@@ -58,7 +58,7 @@ class SegmentedTar(TarWriter):
     """
 
     def __init__(self, store: Store, sink: LayerSink, below: Iterable[str] = ()) -> None:
-        super().__init__(sink.write, below)
+        super().__init__(sink, below)
         self._store, self._sink = store, sink
         self._spans: dict[str, _Span] = {}
         self._verified: set[str] = set()  # digests of blobs

@@ -7,10 +7,14 @@ and gid 0, no names, one mtime. Source of the layer rules: OCI image-spec v1.1, 
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from imagegen.core.image_format import EPOCH
 from imagegen.core.layer_tar import member_name
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 _USTAR_NAME = 100  # bytes
 _USTAR_SIZE = 1 << 33
@@ -21,13 +25,13 @@ _REST_SUM = sum(_REST) + 8 * ord(" ")  # the checksum's own field counts as spac
 
 
 class TarWriter:
-    """Writes entries to `write` in the order given. Parent directories come first, once each, all alike (0755).
+    """Writes entries to `sink` in the order given. Parent directories come first, once each, all alike (0755).
 
     `below` are directories of lower layers with modes of their own, which get no entry.
     """
 
-    def __init__(self, write: Callable[[bytes], object], below: Iterable[str] = ()) -> None:
-        self._write = write
+    def __init__(self, sink: SupportsWrite[bytes], below: Iterable[str] = ()) -> None:
+        self._write = sink.write
         self._directories = dict.fromkeys(path.strip("/") for path in below)  # in the order of their entries
         self._complete: set[str] = set()  # directories that have an entry and whose parents have one
 
