@@ -7,10 +7,9 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -19,6 +18,7 @@ from imagegen.app.build import BuildOptions
 from imagegen.app.lock_files import LockFiles
 from imagegen.core.data import parse_json
 from imagegen.core.errors import IncompatibleError, LockError
+from imagegen.core.progress import Progress
 from imagegen.core.text import counted
 from imagegen.spec.model import Cell
 
@@ -47,10 +47,10 @@ class BuildResult:
 
 
 class BuildProcesses:
-    """The running processes. `stop` terminates them."""
+    """The running processes of builds in a project, whose store is at `store`."""
 
-    def __init__(self, say: Callable[[str], None], options: Sequence[str], project: Path) -> None:
-        self._say, self._options, self._project = say, options, project
+    def __init__(self, progress: Progress, options: Sequence[str], project: Path, store: Path) -> None:
+        self._progress, self._options, self._project, self._store = progress, options, project, store
         self._running: dict[str, subprocess.Popen[str]] = {}
         self._stopped = False
 
@@ -80,13 +80,17 @@ class BuildProcesses:
     def _relay(self, cell: str, process: subprocess.Popen[str], lines: list[str]) -> None:
         for line in process.stderr or ():
             lines.append(line.rstrip())
-            self._say(f"{cell}: {lines[-1]}")
+            self._progress.say(f"{cell}: {lines[-1]}")
 
     def stop(self) -> None:
         """Terminate all processes, which then remove their containers and temporary files."""
         self._stopped = True
         for process in list(self._running.values()):
             process.terminate()
+
+    def free(self) -> int:
+        """Return the free bytes of the store's disk."""
+        return shutil.disk_usage(self._store).free
 
 
 def _parse(output: str) -> Mapping[str, Any] | None:
@@ -108,17 +112,12 @@ def parallel_count(count: int, cores: int, memory: int) -> int:
     return max(1, min(count, cores // _CORES, memory // _MEMORY))
 
 
-def run_builds(
-    sizes: Mapping[str, int],
-    most: int,
-    free: Callable[[], int],
-    run: Callable[[str], BuildResult],
-    stop: Callable[[], None],
-) -> Iterator[BuildResult]:
+def run_builds(sizes: Mapping[str, int], most: int, builds: BuildProcesses) -> Iterator[BuildResult]:
     """Run the builds of `sizes` (cell -> bytes of disk) in order, at most `most` at a time; yield finished builds.
 
-    If other builds run, a build starts only if `free` exceeds the sum of their sizes and its own. The first build
-    always starts, since a build checks the disk itself. An interruption calls `stop`, and waits for the running builds.
+    If other builds run, a build starts only if the free bytes exceed the sum of their sizes and its own. The first
+    build always starts, since a build checks the disk itself. An interruption stops the running builds, and waits for
+    them.
     """
     waiting = list(sizes)
     running: dict[Future[BuildResult], str] = {}
@@ -127,16 +126,16 @@ def run_builds(
             while waiting or running:
                 while waiting and len(running) < most:
                     used = sum(sizes[cell] for cell in running.values())
-                    if running and free() < used + sizes[waiting[0]]:
+                    if running and builds.free() < used + sizes[waiting[0]]:
                         break
                     cell = waiting.pop(0)
-                    running[pool.submit(run, cell)] = cell
+                    running[pool.submit(builds.run, cell)] = cell
                 finished, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in finished:
                     del running[future]
                     yield future.result()
         except BaseException:
-            stop()
+            builds.stop()
             raise
 
 
@@ -153,9 +152,10 @@ def build_cells(lock_files: LockFiles, cells: Sequence[Cell], options: BuildOpti
             lock_files.project.progress.say(f"error[{error.code}]: {error}")
             results[cell.id] = BuildResult(cell.id, error.exit_code, 0.0, None, f"error[{error.code}]: {error.what}")
     most = parallel_count(len(sizes), len(os.sched_getaffinity(0)), _available_memory())
-    builds = BuildProcesses(lock_files.project.progress.say, _flags(options), lock_files.project.directory)
-    lock_files.project.progress.say(f"{counted(len(sizes), 'build')}, {most} at a time")
-    for result in run_builds(sizes, most, partial(_free, lock_files.project.store.root), builds.run, builds.stop):
+    project = lock_files.project
+    builds = BuildProcesses(project.progress, _flags(options), project.directory, project.store.root)
+    project.progress.say(f"{counted(len(sizes), 'build')}, {most} at a time")
+    for result in run_builds(sizes, most, builds):
         results[result.cell] = result
     return [results[cell.id] for cell in cells]
 
@@ -171,10 +171,6 @@ def _flags(options: BuildOptions) -> list[str]:
     }
     builder = ["--builder", options.builder] if options.builder else []
     return [flag for flag, is_set in flags.items() if is_set] + builder
-
-
-def _free(path: Path) -> int:
-    return shutil.disk_usage(path).free
 
 
 def _available_memory() -> int:

@@ -22,6 +22,7 @@ from imagegen.app.parallel_build import BuildProcesses, BuildResult, parallel_co
 from imagegen.cli import build_command
 from imagegen.cli.app import App
 from imagegen.core.errors import LockError
+from imagegen.core.progress import Quiet
 from tests.support.environment import environment
 from tests.support.golden import Golden
 
@@ -58,18 +59,22 @@ def ended(cell: str) -> BuildResult:
 def test_no_more_run_at_a_time_than_cores_and_disk_allow(sizes: dict[str, int], most: int, free: int) -> None:
     lock, running, started, wrong = threading.Lock(), set[str](), [], []
 
-    def run(cell: str) -> BuildResult:
-        with lock:
-            running.add(cell)
-            started.append(cell)
-            if len(running) > most or (len(running) > 1 and sum(sizes[each] for each in running) > free):
-                wrong.append(set(running))
-        time.sleep(0.0005)
-        with lock:
-            running.discard(cell)
-        return ended(cell)
+    class Builds(BuildProcesses):
+        def run(self, cell: str) -> BuildResult:
+            with lock:
+                running.add(cell)
+                started.append(cell)
+                if len(running) > most or (len(running) > 1 and sum(sizes[each] for each in running) > free):
+                    wrong.append(set(running))
+            time.sleep(0.0005)
+            with lock:
+                running.discard(cell)
+            return ended(cell)
 
-    found = list(run_builds(sizes, most, lambda: free, run, lambda: None))
+        def free(self) -> int:
+            return free
+
+    found = list(run_builds(sizes, most, Builds(Quiet(), (), Path(), Path())))
     assert not wrong
     assert sorted(each.cell for each in found) == sorted(sizes) == sorted(started)
 
@@ -84,7 +89,12 @@ def test_builds_at_a_time(count: int, cores: int, memory: int, expected: int) ->
 
 def test_a_build_says_how_it_ended(tmp_path: Path, golden: Golden) -> None:
     said: list[str] = []
-    builds = BuildProcesses(said.append, ("--no-test",), tmp_path)
+
+    class Said(Quiet):
+        def say(self, text: str) -> None:
+            said.append(text)
+
+    builds = BuildProcesses(Said(), ("--no-test",), tmp_path, tmp_path)
     good, bad, mute = (builds.run(cell) for cell in ("good", "bad", "mute"))
     assert (good.code, good.built and good.built["tags"], good.error) == (0, ["--no-test"], "")
     assert (bad.code, bad.built) == (77, None)
@@ -96,8 +106,8 @@ def test_an_interruption_ends_all_builds(tmp_path: Path) -> None:
     class Interrupted(BaseException):
         pass
 
-    builds = BuildProcesses(lambda _: None, (), tmp_path)
-    results = run_builds({"slow-1": 1, "slow-2": 1, "good": 1}, 3, lambda: 9, builds.run, builds.stop)
+    builds = BuildProcesses(Quiet(), (), tmp_path, tmp_path)
+    results = run_builds({"slow-1": 1, "slow-2": 1, "good": 1}, 3, builds)
     assert next(results).cell == "good"
     start = time.monotonic()
     with pytest.raises(Interrupted):
