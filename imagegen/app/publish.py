@@ -138,7 +138,7 @@ def publish_images(publisher: Publisher, cells: Sequence[tuple[Cell, Lock]]) -> 
     with Client(session.project.settings) as client:
         repository, siblings = publisher.repositories(client, cells[0][0].image)
         waiting = f"waiting for another run that publishes to {repository.name}"
-        with store.lock(f"publish-{repository.name}", lambda: session.project.progress.say(waiting)):
+        with store.lock(f"publish-{repository.name}", (session.project.progress, waiting)):
             return publish_jobs(publisher, publisher.jobs(cells), repository, siblings)
 
 

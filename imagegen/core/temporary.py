@@ -10,13 +10,17 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from imagegen.core import stopping
 from imagegen.core.errors import StoreError
+
+if TYPE_CHECKING:
+    from imagegen.core.progress import Progress
 
 PART = "part-"
 _PACE = 0.05  # seconds
@@ -105,14 +109,16 @@ def flock(handle: int, operation: int, path: Path) -> None:
 
 
 @contextmanager
-def locked(path: Path, waiting: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """Hold the lock of a file, which stays, between threads and processes; `waiting` is called if another holds it."""
+def locked(path: Path, waiting: tuple[Progress, str] | None = None) -> Iterator[None]:
+    """Hold the lock of a file, which stays, between threads and processes; if another holds it, report `waiting`."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
             flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, path)
         except BlockingIOError:
-            waiting()
+            if waiting:
+                progress, message = waiting
+                progress.say(message)
             _wait_for_lock(handle, path)
         yield
     finally:

@@ -400,19 +400,25 @@ def test_a_lock_that_cannot_be_had_says_so(store: Store) -> None:
 
 
 def test_who_waits_for_a_lock_can_say_so(store: Store) -> None:
-    lines, order = threading.Event(), []
+    order: list[str] = []
+    reported = threading.Event()
+
+    class Reporter(Quiet):
+        def say(self, text: str) -> None:
+            order.append(text)
+            reported.set()
 
     def second() -> None:
-        with store.lock("x", lines.set):
+        with store.lock("x", (Reporter(), "waiting")):
             order.append("second")
 
     with ThreadPoolExecutor(1) as other:
-        with store.lock("x", pytest.fail):
+        with store.lock("x", (Reporter(), "not for the first")):
             waiting = other.submit(second)
-            assert lines.wait(30)
+            assert reported.wait(30)
             order.append("first")
         waiting.result(30)
-    assert order == ["first", "second"]
+    assert order == ["waiting", "first", "second"]
 
 
 def test_a_directory_that_is_swept_away_before_it_is_locked_is_made_again(

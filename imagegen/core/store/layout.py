@@ -17,16 +17,19 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from imagegen.core import stopping, temporary
 from imagegen.core.errors import StoreError
 from imagegen.core.store import disk
 from imagegen.oci.documents import is_digest
 from imagegen.oci.layout import BLOBS, INDEX_FILE, LAYOUT_FILE, LAYOUT_VERSION, blob_name
+
+if TYPE_CHECKING:
+    from imagegen.core.progress import Progress
 
 _CHUNK = 1 << 20
 _SECOND = 10**9  # nanoseconds
@@ -198,10 +201,10 @@ class Store:
             yield path
 
     @contextmanager
-    def lock(self, name: str, waiting: Callable[[], object] = lambda: None) -> Iterator[None]:
+    def lock(self, name: str, waiting: tuple[Progress, str] | None = None) -> Iterator[None]:
         """Hold a lock between threads and processes, around work that two builds must not do at once.
 
-        `waiting` is called first if another build holds it.
+        `waiting` is a message for the progress, reported first if another build holds it.
         """
         with ExitStack() as stack:
             with self.explained():

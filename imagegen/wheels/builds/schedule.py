@@ -74,7 +74,7 @@ def _claim_builds(
         for build in sorted(required, key=lambda build: build.key):  # in one order, so that no two wait for each other
             message = f"{build}: another imagegen compiles it; this one waits for its wheel"
             locks.enter_context(
-                build_environment.store.lock(f"build-{build.key}", partial(build_environment.progress.say, message))
+                build_environment.store.lock(f"build-{build.key}", (build_environment.progress, message))
             )
         yield {build.name: build for build in required if wheelhouse.known(build_environment.store, build.key) is None}
 
