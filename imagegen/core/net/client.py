@@ -200,16 +200,14 @@ class Client:
             if into.size < size:
                 raise TryAgainError(f"the answer ended after {into.size} of {size} bytes")
 
-        self.exchange.retry(url, once, headway=lambda: into.size)
+        self.exchange.retry(url, once, transfer=into)
 
     def _fill(self, part: Partial, source: _Source, store: Store, *, sha256: str, size: int, meter: Meter) -> str:
         meter.advance(part.size)
         again = False
         while True:
             if part.size < size:
-                self.exchange.retry(
-                    source.url, lambda: self._receive(part, source, size, meter), headway=lambda: part.size
-                )
+                self.exchange.retry(source.url, lambda: self._receive(part, source, size, meter), transfer=part)
             if part.sha256 == sha256:
                 return part.commit(store)
             wrong, pieced = part.sha256, part.pieces > 1

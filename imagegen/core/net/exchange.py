@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import requests
 import urllib3.exceptions
@@ -46,6 +46,13 @@ class Answer:
     line: StallWatchdog
 
 
+class Transfer(Protocol):
+    """A body that takes several requests; `size` is the number of bytes transferred so far."""
+
+    @property
+    def size(self) -> int: ...
+
+
 class Exchange:
     """Requests with the retries and time limits of Client. Thread-safe."""
 
@@ -73,15 +80,13 @@ class Exchange:
         if self._stopped.is_set():
             raise FetchError(f"the exchange with {redact(url)} was stopped", code="fetch-stopped")
 
-    def retry(
-        self, url: str, once: Callable[[], T], *, headway: Callable[[], int] = lambda: 0, aim: str = "be fetched"
-    ) -> T:
-        """Call `once` until it gives something; tries that leave `headway` where it was are counted.
+    def retry(self, url: str, once: Callable[[], T], *, transfer: Transfer | None = None, aim: str = "be fetched") -> T:
+        """Call `once` until it gives something; tries without headway of the transfer are counted.
 
         `aim` is the failed action, in errors. Raises UnreachableError, and errors of `once`.
         """
         origin = None if is_file(url) else parse(url).origin
-        failures, best, start = 0, headway(), time.monotonic()
+        failures, best, start = 0, transfer.size if transfer else 0, time.monotonic()
         while True:
             self.check_stopped(url)
             if origin in self._dead:
@@ -102,7 +107,7 @@ class Exchange:
                     ) from error
                 if isinstance(cause, OSError) and cause.errno in disk.LIMITS:  # no host is to blame
                     raise cause from error
-                came = headway()
+                came = transfer.size if transfer else 0
                 # Less than a chunk is not headway, or a server that drips would be asked for ever.
                 failures, best = (0, came) if came >= best + CHUNK else (failures + 1, best)
                 requested = error.wait if isinstance(error, TryAgainError) else None

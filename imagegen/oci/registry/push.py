@@ -8,12 +8,12 @@ upload resumes at the offset that the registry states, and starts again where th
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 from urllib.parse import urlencode, urlsplit
 
 from imagegen.core.config import Settings
@@ -56,7 +56,6 @@ _MEANINGS: dict[int, str] = {
 }
 
 
-T = TypeVar("T")
 BlobOutcome = Literal["there", "mounted", "sent"]
 
 
@@ -125,7 +124,9 @@ class PushTarget:
     def present(self, blobs: Iterable[Descriptor]) -> frozenset[str]:
         """Return the digests of the blobs that the repository has. Raises PublishError."""
         requested = tuple(dict.fromkeys(blobs))
-        answers = self._each(requested, _ASKED_AT_ONCE, lambda blob: self.has(blob.digest, blob.size))
+        with self._threads(_ASKED_AT_ONCE) as pool:
+            tasks = {pool.submit(self.has, blob.digest, blob.size): blob for blob in requested}
+            answers = {tasks[task]: task.result() for task in as_completed(tasks)}
         return frozenset(blob.digest for blob in requested if answers[blob])
 
     def link(self, blob: Descriptor) -> bool:
@@ -165,7 +166,9 @@ class PushTarget:
 
     def upload_all(self, blobs: Sequence[Descriptor], store: Store, meter: Meter) -> PushTotals:
         """Upload the blobs, several at once. The first error cancels the others and closes the client."""
-        ways = self._each(tuple(dict.fromkeys(blobs)), _AT_ONCE, lambda blob: self.upload(blob, store, meter))
+        with self._threads(_AT_ONCE) as pool:
+            tasks = {pool.submit(self.upload, blob, store, meter): blob for blob in dict.fromkeys(blobs)}
+            ways = {tasks[task]: task.result() for task in as_completed(tasks)}
 
         def amount(way: BlobOutcome) -> BlobTotals:
             sizes = [blob.size for blob, went in ways.items() if went == way]
@@ -213,7 +216,9 @@ class PushTarget:
         descriptors = {title: Descriptor(media_type, digest_of(blob), len(blob)) for title, blob in blobs.items()}
         contents = {descriptors[title]: blob for title, blob in blobs.items()}
         self._send(EMPTY, EMPTY_CONTENT)
-        self._each(tuple(contents), _AT_ONCE, lambda part: self._send(part, contents[part]))
+        with self._threads(_AT_ONCE) as pool:
+            for task in as_completed(pool.submit(self._send, part, data) for part, data in contents.items()):
+                task.result()
         manifest, entry = referring(subject, artifact_type, descriptors, annotations)
         reply = self._put(manifest, MANIFEST_TYPE)
         if reply.headers.get("OCI-Subject") != subject.digest:
@@ -232,12 +237,12 @@ class PushTarget:
             for subject in self._listed:
                 self._list(subject)
 
-    def _each(self, blobs: Sequence[Descriptor], at_once: int, do: Callable[[Descriptor], T]) -> dict[Descriptor, T]:
-        """Call `do` for each blob, `at_once` at a time. The first error ends the others and the client."""
-        pool = ThreadPoolExecutor(at_once, thread_name_prefix="registry")
+    @contextmanager
+    def _threads(self, count: int) -> Iterator[ThreadPoolExecutor]:
+        """Yield a pool of threads. The first error cancels their other tasks and closes the client."""
+        pool = ThreadPoolExecutor(count, thread_name_prefix="registry")
         try:
-            tasks = {pool.submit(do, blob): blob for blob in blobs}
-            return {tasks[task]: task.result() for task in as_completed(tasks)}
+            yield pool
         except BaseException:
             self._client.close()
             raise

@@ -5,9 +5,10 @@ Source: OCI distribution-spec v1.1 (the pull half).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
-from typing import Protocol, TypeVar
+from typing import Protocol
 from urllib.parse import quote
 
 from imagegen.core.config import Settings
@@ -40,8 +41,6 @@ _NO_REFERRERS = (
     *(HTTPStatus.NOT_FOUND, HTTPStatus.BAD_REQUEST, HTTPStatus.METHOD_NOT_ALLOWED),
     *(HTTPStatus.NOT_ACCEPTABLE, HTTPStatus.NOT_IMPLEMENTED),
 )
-
-T = TypeVar("T")
 
 
 def resolve(reference: Reference, platform: Platform, client: Client, settings: Settings) -> RemoteImage:
@@ -115,21 +114,26 @@ class Repository(ReferrerReader):
         """Bring a blob into the store, verified. `size` in bytes. Raises FetchError, StoreError."""
         url = f"{self._endpoint.base}/blobs/{digest}"
         sha256 = digest.removeprefix("sha256:")
-        self._asking(
-            lambda authorization: self._client.download(
-                url, store, sha256=sha256, size=size, meter=meter, authorization=authorization
+        with self._explained():
+            self._session.asking(
+                lambda authorization: self._client.download(
+                    url, store, sha256=sha256, size=size, meter=meter, authorization=authorization
+                )
             )
-        )
 
     def size(self, digest: str) -> int:
         """Return the size of a blob in bytes. Raises FetchError: NotFoundError where the registry has none."""
         url = f"{self._endpoint.base}/blobs/{digest}"
-        return self._asking(lambda authorization: self._client.size(url, authorization=authorization))
+        with self._explained():
+            return self._session.asking(lambda authorization: self._client.size(url, authorization=authorization))
 
     def stream(self, digest: str, size: int, into: ByteSink) -> None:
         """Write a blob to `into`, unverified, and nothing to the disk. `size` in bytes. Raises FetchError."""
         url = f"{self._endpoint.base}/blobs/{digest}"
-        self._asking(lambda authorization: self._client.stream(url, into, size=size, authorization=authorization))
+        with self._explained():
+            self._session.asking(
+                lambda authorization: self._client.stream(url, into, size=size, authorization=authorization)
+            )
 
     def manifest(self, requested: str, size: int | None = None) -> tuple[str, bytes, str]:
         """Digest, bytes and media type of the manifest under a tag or digest, each held to the others.
@@ -201,14 +205,14 @@ class Repository(ReferrerReader):
         return listed(data, digest, f"{self.name}:{fallback_tag(digest)}")
 
     def _pages(self, url: str, accept: str) -> Iterator[Reply]:
-        pages_ = pages(self._session, self._sender, url, accept)
-        while (page := self._explained(lambda: next(pages_, None))) is not None:
-            yield page
+        with self._explained():
+            yield from pages(self._session, self._sender, url, accept)
 
     def _page(self, url: str, limit: int, accept: str | None) -> Page:
-        return self._asking(
-            lambda authorization: self._client.page(url, accept=accept, authorization=authorization, limit=limit)
-        )
+        with self._explained():
+            return self._session.asking(
+                lambda authorization: self._client.page(url, accept=accept, authorization=authorization, limit=limit)
+            )
 
     def _check(self, url: str, what: str, expected: str, got: str) -> None:
         if expected != got:
@@ -219,14 +223,11 @@ class Repository(ReferrerReader):
                 fix="do not trust this source",
             )
 
-    def _asking(self, ask: Callable[[str | None], T]) -> T:
-        """Call `ask` with the registry's authorization."""
-        return self._explained(lambda: self._session.asking(ask))
-
-    def _explained(self, ask: Callable[[], T]) -> T:
-        """Call `ask` and turn the registry's refusals into errors about the image."""
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn the registry's refusals into errors about the image."""
         try:
-            return ask()
+            yield
         except NotFoundError as error:
             raise NotFoundError(f"{self._name} does not exist", why=f"{error.what} ({error.why})") from error
         except DeniedError as error:

@@ -55,7 +55,7 @@ class Upload:
         self._mount, self._mount_denied = mount, False
         self.done = self.mounted = False
         self._place: str | None = None  # where it goes on; None: not begun
-        self._offset = 0  # bytes that the registry has
+        self.size = 0  # bytes that the registry has
         self._sure = True  # whether the offset is the one that the registry reported last
         self._piece = _PIECE
         self._refused = {"PATCH": 0, "PUT": 0}  # answers that may mean that it has lost the upload
@@ -69,7 +69,7 @@ class Upload:
         Raises FetchError (DeniedError where other credentials may help: then call it again), StoreError.
         """
         once = partial(self._once, authorization)
-        return self._sender.exchange.retry(self._place or self._blobs, once, headway=lambda: self._offset, aim=WRITTEN)
+        return self._sender.exchange.retry(self._place or self._blobs, once, transfer=self, aim=WRITTEN)
 
     def _once(self, authorization: str | None) -> Reply | None:
         if self._place is not None and not self._sure:
@@ -79,7 +79,7 @@ class Upload:
         if self.done:
             return None
         self._sure = False  # until the registry has answered
-        remaining = self._blob.size - self._offset
+        remaining = self._blob.size - self.size
         return self._send(authorization) if remaining > self._piece else self._end(authorization)
 
     def _begin(self, authorization: str | None) -> Reply | None:
@@ -113,7 +113,7 @@ class Upload:
         """Ask how much has arrived; where the registry does not know the upload, whether the blob is complete."""
         reply = self._request("GET", authorization)
         came = arrived(reply.headers.get("Range", ""))
-        if 200 <= reply.status < 300 and came is not None and came <= max(self._hashed, self._offset):
+        if 200 <= reply.status < 300 and came is not None and came <= max(self._hashed, self.size):
             self._follow(reply)
             self._reached(came)
         elif 200 <= reply.status < 300 or reply.status in _LOST:
@@ -127,20 +127,20 @@ class Upload:
 
     def _send(self, authorization: str | None) -> Reply | None:
         """A piece that is not the last."""
-        end = self._offset + self._piece
-        headers = {"Content-Range": f"{self._offset}-{end - 1}"}
+        end = self.size + self._piece
+        headers = {"Content-Range": f"{self.size}-{end - 1}"}
         reply = self._request("PATCH", authorization, end=end, headers=headers)
         if reply.status in _UNCHUNKED:
             self._refused["PATCH"] += 1
-            if self._refused["PATCH"] > 1 or not self._offset:
+            if self._refused["PATCH"] > 1 or not self.size:
                 self._piece = self._blob.size  # it takes a blob whole, or not at all
                 self._restart()
                 return None
-            raise TryAgainError(f"HTTP status {reply.status} to bytes from {self._offset} on")
+            raise TryAgainError(f"HTTP status {reply.status} to bytes from {self.size} on")
         if not 200 <= reply.status < 300:
             return reply
         came = arrived(reply.headers.get("Range", ""))
-        if came is not None and not self._offset < came <= end:
+        if came is not None and not self.size < came <= end:
             raise TryAgainError(f"the registry says that it has {came} bytes, and got {end}")
         self._follow(reply)
         self._reached(end if came is None else came)
@@ -170,7 +170,7 @@ class Upload:
         """`end` is where the bytes from the offset on that it carries end; 0 if it carries none."""
         url = str(self._place)
         is_same_origin = parse_address(url).origin == parse_address(self._blobs).origin
-        body = Body(end - self._offset, partial(self._bytes, self._offset, end)) if end else None
+        body = Body(end - self.size, partial(self._bytes, self.size, end)) if end else None
         if method == "PUT":
             url += ("&" if "?" in url else "?") + urlencode({"digest": self._blob.digest})
         sent = {"Content-Type": _OCTETS, **(headers or {})} if body else None
@@ -236,7 +236,7 @@ class Upload:
         self._place = location_address.url
 
     def _reached(self, offset: int) -> None:
-        self._offset, self._sure = offset, True
+        self.size, self._sure = offset, True
         self._show(offset)
 
     def _restart(self) -> None:
