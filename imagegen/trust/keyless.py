@@ -65,6 +65,27 @@ class Clock:
         time.sleep(seconds)
 
 
+@dataclass(frozen=True)
+class _TokenRequest:
+    """A request for a new identity token to GitHub; `token` authorizes it."""
+
+    url: str
+    token: str
+    client: Client
+    clock: Clock
+
+    def send(self) -> _Run:
+        try:
+            separator = "&" if "?" in self.url else "?"
+            page = self.client.page(f"{self.url}{separator}audience={AUDIENCE}", authorization=f"Bearer {self.token}")
+        except FetchError as error:
+            fix = _PERMISSION if isinstance(error, DeniedError) else error.fix
+            raise TrustError(
+                "GitHub gives this run no identity token", code="trust-no-token", why=error.why, fix=fix
+            ) from error
+        return _parse_token(page.body, self.clock.now())
+
+
 class Keyless:
     """A thread-safe Signer. `patience` is the limit in seconds for an answer of a Sigstore service."""
 
@@ -72,12 +93,12 @@ class Keyless:
         self,
         identity: Identity,
         run: _Run,
-        request_token: Callable[[], _Run],
+        request: _TokenRequest,
         *,
         clock: Clock,
         patience: float,
     ) -> None:
-        self._identity, self._run, self._request_token = identity, run, request_token
+        self._identity, self._run, self._request = identity, run, request
         self._clock, self._patience = clock, patience
         self._certified: _Certified | None = None
         self._lock = threading.Lock()
@@ -112,7 +133,7 @@ class Keyless:
         from sigstore.sign import Signer, SigningContext
 
         if self._clock.now() >= self._run.until - _MARGIN:
-            self._run = self._request_token()
+            self._run = self._request.send()
         token = self._run.token
         config = trust_config(self._identity.trust_root, offline=False)
 
@@ -166,26 +187,9 @@ def keyless(
         )
     import_library()
     clock = clock or Clock()
-    request_token = _token_request(env[URL], env[TOKEN], client, clock)
-    run = request_token()
-    return Keyless(_identity(project, run), run, request_token, clock=clock, patience=patience)
-
-
-def _token_request(url: str, token: str, client: Client, clock: Clock) -> Callable[[], _Run]:
-    """Return a function that requests a new identity token from GitHub."""
-
-    def request_token() -> _Run:
-        try:
-            separator = "&" if "?" in url else "?"
-            page = client.page(f"{url}{separator}audience={AUDIENCE}", authorization=f"Bearer {token}")
-        except FetchError as error:
-            fix = _PERMISSION if isinstance(error, DeniedError) else error.fix
-            raise TrustError(
-                "GitHub gives this run no identity token", code="trust-no-token", why=error.why, fix=fix
-            ) from error
-        return _parse_token(page.body, clock.now())
-
-    return request_token
+    request = _TokenRequest(env[URL], env[TOKEN], client, clock)
+    run = request.send()
+    return Keyless(_identity(project, run), run, request, clock=clock, patience=patience)
 
 
 def _parse_token(answer: bytes, now: datetime) -> _Run:
