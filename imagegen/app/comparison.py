@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -98,9 +98,10 @@ def operand_sources(session: Session, client: Client) -> OperandSources:
     return OperandSources(*everywhere, cell, locked, partial(known_names, session.matrices), attached, fingerprints)
 
 
-def known_names(matrices: Matrices) -> list[str]:
-    """Return the names of images and cells."""
-    return [*matrices.matrix.defaults, *(cell.id for cell in matrices.matrix.all_cells)]
+def known_names(matrices: Matrices) -> Iterator[str]:
+    """Yield the names of images and cells; the matrix is read for the first one."""
+    yield from matrices.matrix.defaults
+    yield from (cell.id for cell in matrices.matrix.all_cells)
 
 
 def verify_image(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Mapping
-from functools import partial
 from pathlib import Path
 
 from imagegen.audit.model import Subject
@@ -129,7 +128,7 @@ def _of_registry(
         allowance = Allowance()
         with progress.meter(f"read {name}", sum(descriptor.size for descriptor in image.layers)) as meter:
             for blob in image.layers:
-                with piped(partial(repository.stream, blob.digest, blob.size), client.close) as stream:
+                with piped(repository, blob, client) as stream:
                     layers.append(layer(stream, blob.digest, f"{name}: {blob.digest}", scratch, allowance))
                 meter.advance(blob.size)
         return ArchivedImage(image.config, tuple(layers))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,6 @@ from imagegen.compare.verdict import ImageVerdict, StepResult, StepStatus
 from imagegen.compare.verify import VerificationOptions, VerifiedImage
 from imagegen.core.errors import LockError, UsageError
 from imagegen.core.net import Client
-from imagegen.image.inventory.streams import piped
 from imagegen.lock.file import dumps_attached
 from imagegen.oci import registry
 from imagegen.oci.registry.layout_repository import LayoutRepository
@@ -27,7 +26,6 @@ from imagegen.trust.project import Key, Project
 
 if TYPE_CHECKING:
     from imagegen.compare.image_bytes import ReadImage
-    from imagegen.image.inventory.layers import Stream
     from imagegen.lock.model import Lock
     from imagegen.spec.model import Cell
 
@@ -55,7 +53,7 @@ def verify(session: Session, reference: str, options: VerifyOptions) -> Iterator
 
     Raises UsageError, FetchError, and as `verify_image` and `rebuild_image`.
     """
-    references.check_image(reference, partial(known_names, session.matrices))
+    references.check_image(reference, known_names(session.matrices))
     settings, store = session.project.settings, session.project.store
     project = projects.load(session.project.directory)
     if options.keys:
@@ -163,17 +161,9 @@ def _rebuild(
         with suppress(LockError):  # if the project's files have changed, a mirror may have the lock's
             require_unchanged_copies(session.lock_files, cell, lock)
 
-    @contextmanager
-    def open_published(digest: str, size: int) -> Iterator[Stream]:
-        with piped(partial(source.stream, digest, size), client.close) as stream:
-            yield stream
-
-    with ExitStack() as stack:
-        rebuilt_image = stack.enter_context(
-            rebuild.rebuild_image(lock, session.project.store, settings, session.project.progress, cell, gpus)
-        )
-        whole, image, store = rebuilt_image
-        comparison = rebuild.compare(published, whole, image, open_published, lambda digest, _: store.open(digest))
+    project = session.project
+    with rebuild.rebuild_image(lock, project.store, settings, project.progress, cell, gpus) as (whole, image, store):
+        comparison = rebuild.compare(published, source, client, whole, image, store)
     same = comparison.level in (rebuild.Level.MANIFEST, rebuild.Level.CONTENTS)
     return StepResult(
         REBUILD, StepStatus.PASS if same else StepStatus.FAIL, f"{comparison.sentence} ({comparison.digest})"

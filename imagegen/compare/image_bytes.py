@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 from imagegen.compare.references import ImageLocation, platform_of
 from imagegen.compare.verdict import StepResult, StepStatus, failed, passed
@@ -181,7 +180,7 @@ def layer_steps(image: ReadImage, source: ImageLocation, client: Client, progres
 
 
 def _layer_fault(layer: LayerDescriptor, source: ImageLocation, client: Client) -> str | None:
-    with piped(partial(source.stream, layer.digest, layer.size), client.close) as blob:
+    with piped(source, layer, client) as blob:
         plain = Plain(blob)
         tar = Hashed(plain)
         try:  # inside, since an error that leaves the block closes the client, which reads the next layers

@@ -6,8 +6,8 @@ for the contents of the project's files, which are copied by hash.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -15,24 +15,24 @@ from typing import Any
 from imagegen.compare.causes import Clue, likely_cause
 from imagegen.compare.image_bytes import ReadImage
 from imagegen.compare.layer_entries import FileEntry, entries, first_difference
+from imagegen.compare.references import ImageLocation
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.data import parse_json
 from imagegen.core.gpu import Gpu
+from imagegen.core.net import Client
 from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.image import layers
 from imagegen.image.inputs import project_files
 from imagegen.image.inventory.layers import Stream
-from imagegen.image.inventory.streams import Plain
+from imagegen.image.inventory.streams import Plain, piped
 from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.plan import plan
 from imagegen.lock.environments import with_locks
 from imagegen.lock.model import Lock
 from imagegen.spec.model import Cell
 from imagegen.wheels.builds.ensure import ensure_wheels, require_wheels
-
-OpenBlob = Callable[[str, int], AbstractContextManager[Stream]]  # by digest and size in bytes
 
 
 class Level(Enum):
@@ -96,9 +96,12 @@ def _copy_project_files(lock: Lock, near: Store, store: Store) -> None:
 
 
 def compare(
-    published: ReadImage, lock: Lock, rebuilt: layers.Image, open_published: OpenBlob, open_rebuilt: OpenBlob
+    published: ReadImage, source: ImageLocation, client: Client, lock: Lock, rebuilt: layers.Image, store: Store
 ) -> Comparison:
-    """Compare the published image with the image that was rebuilt from its lock. Raises FetchError, StoreError."""
+    """Compare the published image with the image that was rebuilt from its lock, whose layers are in the store.
+
+    The layers of the published image are read from `source` with the client. Raises FetchError, StoreError.
+    """
     if published.digest == rebuilt.digest:
         return Comparison(Level.MANIFEST, rebuilt.digest)
     if [layer.diff_id for layer in published.layers] == [layer.diff_id for layer in rebuilt.layers]:
@@ -113,7 +116,7 @@ def compare(
     for old, new in zip(published.layers, rebuilt.layers, strict=True):
         if old.diff_id == new.diff_id:
             continue
-        with open_published(old.digest, old.size) as old_blob, open_rebuilt(new.digest, new.size) as new_blob:
+        with piped(source, old, client) as old_blob, store.open(new.digest) as new_blob:
             result = _compare_layer(new.name, _read_entries(old_blob), _read_entries(new_blob), lock, rebuilt.digest)
         if result.level is Level.DIFFERENT:
             return result

@@ -7,7 +7,7 @@ else only the manifest and its labels.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -60,7 +60,7 @@ class OperandSources:
     client: Client
     cell: Callable[[str], str | None]
     locked: Callable[[str], tuple[Lock | None, Path]]
-    names: Callable[[], Sequence[str]]
+    names: Callable[[], Iterable[str]]
     attached: Callable[[ImageLocation, str], bytes | None]
     fingerprints: Callable[[ImageLocation, str], tuple[Fingerprint, ...]] = lambda *_: ()
 
@@ -96,14 +96,14 @@ def _read(text: str, sources: OperandSources, platform: Platform | None) -> Diff
         return _lock(text, f"the lock of {cell}", lock, sources.store)
     if operand := _read_commit(text, sources):
         return operand
-    check_image(text, sources.names)
+    check_image(text, sources.names())
     return _image(text, *locate(text, sources.store, sources.client, sources.settings), sources, platform)
 
 
-def check_image(text: str, names: Callable[[], Sequence[str]]) -> None:
+def check_image(text: str, names: Iterable[str]) -> None:
     """Raise UsageError or LockError for text that is not an image reference, even if Docker Hub has such an image.
 
-    `names` returns the names of images and cells.
+    `names` yields the names of images and cells, if they are needed.
     """
     if text.startswith("sha256:") and not is_digest(text):
         raise UsageError(
@@ -121,9 +121,10 @@ def check_image(text: str, names: Callable[[], Sequence[str]]) -> None:
         )
     if set(text) & set(":/@"):
         return
-    if text in names():
+    names = tuple(names)
+    if text in names:
         raise UsageError(f'"{text}" is a cell, not an image', code="usage-not-an-image", fix=_IMAGE)
-    near = did_you_mean(text, names())
+    near = did_you_mean(text, names)
     raise UsageError(
         f'"{text}" is not a cell, a lock or an image',
         code="usage-unknown-reference",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -89,13 +90,13 @@ def _missing_here(files: Iterable[CopiedFile | WheelPatch], context: Context) ->
 
 
 def fetch_each(
-    lock: Lock, context: Context, rootfs: Callable[[], Path] | None = None, *, make: bool = True
+    lock: Lock, context: Context, rootfs: Future[Path] | None = None, *, make: bool = True
 ) -> Generator[LockedWheel]:
     """Yield each wheel of the lock when it is in the store, present ones first, then the others in the lock's
     order.
 
     If not `make`, the files that wheels are made of are fetched, and no wheel is made of them.
-    `rootfs` returns the tree under the venv, if the caller builds it anyway. Raises MissingFiles at the end, naming
+    `rootfs` is the tree under the venv, if the caller builds it anyway. Raises MissingFiles at the end, naming
     all files that could not be fetched and every source that was tried for each.
     """
     absent: list[LockedWheel] = []
@@ -110,7 +111,7 @@ def fetch_each(
         return
     workshop = sdist_builder(lock.foundation, context)
     if rootfs:
-        workshop = replace(workshop, rootfs=rootfs)
+        workshop = replace(workshop, rootfs=rootfs.result)
     files = [required.file for wheel in absent for required in RequiredFile.of(wheel)]
     verb = "building" if make and all(context.store.has(file.digest, file.size) for file in files) else "fetching"
     total = sum(file.estimate for file in files)

@@ -11,7 +11,8 @@ import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import zstandard
@@ -24,6 +25,7 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.gpu import Gpu
 from imagegen.core.layer_tar import Allowance
+from imagegen.core.net import Client
 from imagegen.core.progress import Quiet
 from imagegen.engine import save as client
 from imagegen.engine.save import Export
@@ -32,7 +34,7 @@ from imagegen.image.inventory import streams as stream
 from imagegen.image.inventory.layers import LayeredTree, read_layer
 from imagegen.image.inventory.streams import ChunkReader, layer, piped
 from imagegen.image.inventory.tree import Regular, walk
-from imagegen.oci.documents import Platform
+from imagegen.oci.documents import LayerDescriptor, Platform
 from tests.support.elf_files import make_elf
 from tests.support.errors import raises
 from tests.support.file_trees import Things, To, as_tar, below, layered, site_of
@@ -394,12 +396,15 @@ def test_a_layer_that_breaks_off_is_gone_on_with(registry: StandIn, tmp_path: Pa
 def test_a_reader_that_stops_ends_the_writer() -> None:
     stopped: list[bool] = []
 
-    def fill(pipe: Any) -> None:
-        while True:
-            pipe.write(bytes(1 << 20))
+    class Endless:
+        def stream(self, digest: str, size: int, into: Any) -> None:
+            while True:
+                into.write(bytes(1 << 20))
+
+    client = cast("Client", SimpleNamespace(close=lambda: stopped.append(True)))
 
     def read() -> None:
-        with piped(fill, lambda: stopped.append(True)) as pipe:
+        with piped(Endless(), LayerDescriptor.of_tar("", 0), client) as pipe:
             raise KeyError(len(pipe.read(10)))
 
     with pytest.raises(KeyError, match="10"):

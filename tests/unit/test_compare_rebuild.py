@@ -5,11 +5,10 @@ from __future__ import annotations
 import gzip
 import io
 import tarfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -20,6 +19,7 @@ from imagegen.compare.rebuild import Comparison, Level, compare, rebuild_image
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.image_format import EPOCH
+from imagegen.core.net import Client
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.image import layers
@@ -29,6 +29,7 @@ from imagegen.image.layers.plan import LAYER_FORMAT
 from imagegen.lock.model import CopiedFile, Lock, LockedCopy, WheelPatch
 from imagegen.oci.documents import ZSTD_TYPE, ImageConfig, digest_of
 from imagegen.oci.documents import LayerDescriptor as Described
+from imagegen.oci.registry.layout_repository import LayoutRepository
 from tests.support.errors import raises
 from tests.support.golden import Golden
 from tests.support.published_image import made
@@ -121,12 +122,12 @@ def found_of(built: layers.Image) -> ReadImage:
 
 
 def beside(store: Store, there: layers.Image, here: layers.Image, lock: Lock = LOCK) -> Comparison:
-    @contextmanager
-    def opened(digest: str, _: int) -> Iterator[Any]:
-        with store.open(digest) as blob:
-            yield blob
+    return compared(found_of(there), lock, here, store)
 
-    return compare(found_of(there), lock, here, opened, opened)
+
+def compared(published: ReadImage, lock: Lock, rebuilt: layers.Image, store: Store) -> Comparison:
+    source, client = LayoutRepository(store.root, "the store"), cast("Client", None)
+    return compare(published, source, client, lock, rebuilt, store)
 
 
 @pytest.fixture
@@ -155,25 +156,19 @@ def test_the_ladder(store: Store, golden: Golden) -> None:
     layer = replace(one.layers[0], digest=store.write(packed), size=len(packed), media_type="x+gzip")
     again = layers.image(LOCK, [layer])
     found = replace(found_of(again), layers=(replace(found_of(again).layers[0], media_type=GZIP),))
-    equal = compare(found, LOCK, one, *_nothing())
+    empty = Store(store.root.with_name("empty"))  # equal contents are not read
+    equal = compared(found, LOCK, one, empty)
     assert equal.level == Level.CONTENTS
     recorded = replace(LOCK, record=replace(layers.record_of(one), codec="zstd 1.4"))
-    golden.check(str(equal.cause), str(compare(found, recorded, one, *_nothing()).cause), codec=CODEC)
+    golden.check(str(equal.cause), str(compared(found, recorded, one, empty).cause), codec=CODEC)
     labelled = image_of(replace(LOCK, cell="other-cpu-py311"), store, tar(A))
-    other = compare(found_of(labelled), LOCK, one, *_nothing())
+    other = compared(found_of(labelled), LOCK, one, empty)
     assert (other.level, "config.Labels.dev.imagegen.cell" in str(other.cause)) == (Level.LAYERS, True)
     more = image_of(LOCK, store, tar(A), tar(B))
     golden.check(beside(store, more, one).sentence)
 
 
 GZIP = "application/vnd.oci.image.layer.v1.tar+gzip"
-
-
-def _nothing() -> tuple[Callable[..., Any], Callable[..., Any]]:
-    def unread(*_: object) -> Any:
-        raise AssertionError("equal contents are not read")
-
-    return unread, unread
 
 
 def test_a_real_difference_is_reported_before_times(store: Store) -> None:

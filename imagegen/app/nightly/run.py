@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Literal, NoReturn
 
@@ -83,24 +84,18 @@ def run(
     locks: LockRepository,
     *,
     propose_only: bool,
-    clock: Callable[[], float] = time.monotonic,
 ) -> tuple[CellOutcome, ...]:
     """Run the steps for all cells; the failure of one group does not stop the others.
 
     A group is one cell, or the cells whose images are one index; if one of them fails, none is published. With
     `propose_only`, write locks and changelog entries and build nothing.
     """
-    return tuple(
-        outcome
-        for group in groups
-        for outcome in _run_group(group, steps, locks, propose_only=propose_only, clock=clock)
-    )
+    outcomes = (_run_group(group, steps, locks, propose_only=propose_only) for group in groups)
+    return tuple(chain.from_iterable(outcomes))
 
 
-def _run_group(
-    cells: Sequence[Cell], steps: Steps, locks: LockRepository, *, propose_only: bool, clock: Callable[[], float]
-) -> list[CellOutcome]:
-    start = clock()
+def _run_group(cells: Sequence[Cell], steps: Steps, locks: LockRepository, *, propose_only: bool) -> list[CellOutcome]:
+    start = time.monotonic()
     proposals: dict[str, Proposal] = {}
     try:
         for cell in cells:
@@ -108,8 +103,9 @@ def _run_group(
         outcomes = _run_steps([*proposals.values()], steps, locks, propose_only=propose_only)
     except ImagegenError as error:
         written = len(proposals) == len(cells) and not propose_only
-        return [_failed(cell, proposals.get(cell.id), error, clock() - start, locks, written=written) for cell in cells]
-    return [replace(outcome, seconds=clock() - start) for outcome in outcomes]
+        seconds = time.monotonic() - start
+        return [_failed(cell, proposals.get(cell.id), error, seconds, locks, written=written) for cell in cells]
+    return [replace(outcome, seconds=time.monotonic() - start) for outcome in outcomes]
 
 
 def _failed(

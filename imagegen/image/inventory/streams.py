@@ -10,17 +10,19 @@ import hashlib
 import io
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Protocol, cast
 
 import zstandard
 from isal import igzip, isal_zlib
 
 from imagegen.core.errors import FetchError
 from imagegen.core.layer_tar import Allowance, most_unpacked
+from imagegen.core.net import ByteSink, Client
 from imagegen.image.inventory.layers import LayerEntry, Stream, read_layer
+from imagegen.oci.documents import Descriptor
 
 _CHUNK = 1 << 20
 _AHEAD = 8 << 20  # bytes buffered ahead of the reader
@@ -205,14 +207,22 @@ class Pipe:
             return data
 
 
+class BlobSource(Protocol):
+    """A repository of a registry or a layout."""
+
+    def stream(self, digest: str, size: int, into: ByteSink) -> None: ...
+
+
 @contextmanager
-def piped(fill: Callable[[Pipe], None], stop: Callable[[], None]) -> Iterator[Pipe]:
-    """Yield the bytes that `fill` writes in a thread of its own; `stop` cancels it when the block fails."""
+def piped(source: BlobSource, blob: Descriptor, client: Client) -> Iterator[Pipe]:
+    """Yield the bytes of a blob, which the source streams in a thread of its own; the client is closed when the block
+    fails.
+    """
     pipe = Pipe()
 
     def run() -> None:
         try:
-            fill(pipe)
+            source.stream(blob.digest, blob.size, pipe)
         except BaseException as error:  # noqa: BLE001 - it is raised where the bytes are read
             pipe.end(error)
         else:
@@ -223,7 +233,7 @@ def piped(fill: Callable[[Pipe], None], stop: Callable[[], None]) -> Iterator[Pi
     try:
         yield pipe
     except BaseException:
-        stop()
+        client.close()
         raise
     finally:
         pipe.close()

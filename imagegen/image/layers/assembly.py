@@ -257,7 +257,7 @@ def _convert(missing: list[LayerPlan], resolved: ResolvedLayers, context: Contex
             trim_heap()
 
         try:
-            with closing(fetch_each(needed, context, rootfs.result)) as arrivals:
+            with closing(fetch_each(needed, context, rootfs)) as arrivals:
                 for part in _as_ready(missing, arrivals):
                     ready.put(missing.index(part))
                     work.append(pool.submit(convert))
