@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import tempfile
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from imagegen.core import programs
 from imagegen.core.errors import EngineError
 from imagegen.core.progress import Progress
 from imagegen.engine.requirements import BUILDX_FLOOR, buildx_version
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 _TAIL = 30  # lines of output in an error
 _CANCEL = 1.0  # seconds in which buildx tells the engine that a build is cancelled
@@ -23,7 +27,7 @@ def run_buildx(
     args: Sequence[str],
     cwd: Path,
     progress: Progress,
-    on_line: Callable[[str], None] | None = None,
+    output: SupportsWrite[str] | None = None,
 ) -> str:
     """Run buildx with `env` as its whole environment: see `Engine.buildx`."""
     _check_buildx(env)
@@ -47,8 +51,8 @@ def run_buildx(
             for raw in iter(partial(process.stderr.readline, _LONGEST_LINE), b""):
                 line = raw.decode(errors="replace").rstrip()
                 tail.append(line)
-                if on_line:
-                    on_line(line)
+                if output:
+                    output.write(line)
                 elif line.startswith("#"):
                     progress.say(f"buildx: {line}")
             code = process.wait()

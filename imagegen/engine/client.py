@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import docker
 from docker.context import ContextAPI
@@ -28,6 +28,9 @@ from imagegen.engine.load import image_digest, load, tag_image
 from imagegen.engine.loading import Loading
 from imagegen.engine.remote import pull
 from imagegen.engine.requirements import ENGINE_FLOOR, INSTALL, shortcomings
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 TIMEOUT = 20  # seconds for an engine to report its version
 SILENCE = 600  # seconds without a byte after which it is given up; it may unpack gigabytes without a word
@@ -188,21 +191,21 @@ class Engine:
         progress: Progress | None = None,
         *,
         builder: str | None = None,
-        on_line: Callable[[str], None] | None = None,
+        output: SupportsWrite[str] | None = None,
     ) -> str:
         """Run `docker buildx` with `args` in `cwd` on this engine; returns its stdout.
 
-        `builder` names one of the user's own builders, local or not, to use instead. `on_line` is called with each line
-        of the plain progress, in place of showing it.
+        `builder` names one of the user's own builders, local or not, to use instead. Each line of the plain progress is
+        written to `output`, instead of showing it.
 
         Raises EngineError with the tail of its output when it fails, is missing or is too old, and with the reason when
         a remote builder cannot be reached.
         """
         if builder is None:
-            return run_buildx(self._environment, args, cwd, progress or Quiet(), on_line)
+            return run_buildx(self._environment, args, cwd, progress or Quiet(), output)
         command = [args[0], "--builder", builder, *args[1:]]
         try:
-            return run_buildx(self._environment, command, cwd, progress or Quiet(), on_line)
+            return run_buildx(self._environment, command, cwd, progress or Quiet(), output)
         except EngineError as error:
             if WAITED in (error.why or "") and (reason := self._unreachable(builder, cwd)):
                 raise reason from error

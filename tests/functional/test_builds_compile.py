@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -42,6 +42,9 @@ from tests.support.forked_kills import run_in_child
 from tests.support.golden import Golden
 from tests.support.source_builds import BUILD, RECIPE, WITH_BUILD, packed
 from tests.support.wheels import make_wheel
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 compiling = importlib.import_module("imagegen.wheels.builds.schedule")
 
@@ -77,7 +80,7 @@ class Builder:
         return {"ID": "here"}
 
     def buildx(
-        self, args: Sequence[str], cwd: Path, progress: object, *, builder: str | None, on_line: Callable[[str], None]
+        self, args: Sequence[str], cwd: Path, progress: object, *, builder: str | None, output: SupportsWrite[str]
     ) -> str:
         words = " ".join(args)
         with self.lock:
@@ -88,7 +91,7 @@ class Builder:
         time.sleep(self.pause)
         try:
             for line in lines or [event(event="start"), event(event="progress", done=4, total=4, memory=GB, peak=GB)]:
-                on_line(line)
+                output.write(line)
             if lines is not None:
                 raise EngineError("buildx build failed with exit code 1")
             name = re.findall(r"--target built-(\S+)", words)[0]
@@ -395,10 +398,10 @@ def test_a_reservation_whose_maker_was_killed_counts_no_more(tmp_path: Path) -> 
 def test_an_interrupted_run_stops_its_compilers(host: BuildHost, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped = threading.Event()
 
-    def endless(args: object, cwd: object, progress: object, *, builder: object, on_line: Callable[[str], None]) -> str:
+    def endless(args: object, cwd: object, progress: object, *, builder: object, output: SupportsWrite[str]) -> str:
         try:
             while True:
-                on_line(event(event="progress", done=1, total=4))
+                output.write(event(event="progress", done=1, total=4))
                 time.sleep(0.01)
         except BuildError:
             stopped.set()

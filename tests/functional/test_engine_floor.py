@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import io
 import json
 import threading
 from collections.abc import Iterator
@@ -135,16 +136,16 @@ def test_buildx_gets_the_builder_and_each_line_is_reported(tmp_path: Path) -> No
     )
     program.chmod(0o755)
     client = docker.DockerClient(base_url="unix:///run/x/docker.sock", version="1.44")
-    lines: list[str] = []
+    output, other_output = io.StringIO(), io.StringIO()
     with Engine(client, settings_for(tmp_path, PATH=f"{tmp_path}:/usr/bin:/bin")) as engine:
-        assert engine.buildx(["build", "."], tmp_path, builder="farm", on_line=lines.append) == "printed\n"
-        assert lines == ["#1 build --builder farm ."]
-        lines.clear()
-        engine.buildx(["build", "."], tmp_path, on_line=lines.append)
-        assert lines == ["#1 build ."]
+        assert engine.buildx(["build", "."], tmp_path, builder="farm", output=output) == "printed\n"
+        assert output.getvalue() == "#1 build --builder farm ."
+        engine.buildx(["build", "."], tmp_path, output=other_output)
+        assert other_output.getvalue() == "#1 build ."
 
-        def tired(line: str) -> None:
-            raise KeyboardInterrupt
+        class Tired:
+            def write(self, line: str) -> None:
+                raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            engine.buildx(["build", "."], tmp_path, on_line=tired)
+            engine.buildx(["build", "."], tmp_path, output=Tired())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -25,12 +25,15 @@ from tests.support.errors import raises
 from tests.support.golden import Golden
 from tests.support.source_builds import WITH_BUILD
 
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
+
 SAID = {"event": "probe", "cores": 16, "memory": 8, "available": 7, "limit": 8, "swap": 0}
 
 
 def ask(root: Path, answer: str | None, builder: str | None = None) -> Machine:
-    def buildx(args: Sequence[str], cwd: Path, *_: Any, on_line: Callable[[str], None], **__: Any) -> str:
-        on_line("#1 a line")
+    def buildx(args: Sequence[str], cwd: Path, *_: Any, output: SupportsWrite[str], **__: Any) -> str:
+        output.write("#1 a line")
         assert "/usr/bin/python3.11 -I /mnt/worker/build.py probe" in (cwd / "Dockerfile").read_text()
         if answer is None:
             raise EngineError("buildx build failed with exit code 1", why=f'no builder "{builder}" found')

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 from imagegen.checks import WORKER
 from imagegen.core.data import parse_json
 from imagegen.core.errors import BuildError, EngineError
@@ -32,7 +34,7 @@ def probe(lock: Lock, base: Image, build_environment: BuildEnvironment) -> Machi
         out = work_dir / "out"
         arguments = ["build", "--no-cache", *context, "--output", f"type=local,dest={out}", "."]
         try:
-            build_environment.buildx(arguments, work_dir, lambda _: None)
+            build_environment.buildx(arguments, work_dir, io.StringIO())
         except EngineError as error:
             if build_environment.builder and not error.fix:
                 error.fix = "`docker buildx ls` shows the builders that there are, and whether they run"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -16,6 +16,8 @@ from imagegen.core.store import Store
 from imagegen.image.layers import Image
 
 if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
+
     from imagegen.engine import Engine
 
 
@@ -49,14 +51,19 @@ class BuildEnvironment:
         """An image of the store, as the value of a build context."""
         return f"oci-layout://{self.context.store.root}@{image.digest}"
 
-    def buildx(self, args: Sequence[str], cwd: Path, on_line: Callable[[str], None]) -> None:
+    def buildx(self, args: Sequence[str], cwd: Path, output: SupportsWrite[str]) -> None:
         """See `Engine.buildx`. Raises BuildError when `stop` was set."""
+        stoppable = _StoppableOutput(output, self.stop)
+        self.engine.buildx(args, cwd, self.context.progress, builder=self.builder, output=stoppable)
 
-        def listen(line: str) -> None:
-            if self.stop.is_set():
-                raise BuildError(
-                    "stopped", code="source-build-stopped", fix="run it again; compiled objects are reused"
-                )
-            on_line(line)
 
-        self.engine.buildx(args, cwd, self.context.progress, builder=self.builder, on_line=listen)
+@dataclass(frozen=True)
+class _StoppableOutput:
+    output: SupportsWrite[str]
+    stop: Event
+
+    def write(self, line: str) -> None:
+        """Pass a line on. Raises BuildError when `stop` was set."""
+        if self.stop.is_set():
+            raise BuildError("stopped", code="source-build-stopped", fix="run it again; compiled objects are reused")
+        self.output.write(line)

@@ -97,7 +97,7 @@ def _once(
         arguments = [word for name, value in contexts.items() for word in ("--build-context", f"{name}={value}")]
         arguments += ["--secret", f"id=throttle,src={work_dir / 'throttle.json'}"]
         arguments += ["--output", f"type=local,dest={out}"]
-        build_environment.buildx(["build", "--target", f"built-{build.name}", *arguments, "."], work_dir, output.show)
+        build_environment.buildx(["build", "--target", f"built-{build.name}", *arguments, "."], work_dir, output)
 
 
 class _LogDisplay(LogParser):
@@ -116,7 +116,7 @@ class _LogDisplay(LogParser):
     def __exit__(self, *exc: object) -> None:
         self._counter.__exit__(*exc)
 
-    def show(self, line: str) -> None:
+    def write(self, line: str) -> None:
         event = self.feed(line)
         if event is None:
             return
