@@ -246,20 +246,7 @@ def render(
         "    # The base for the CUDA that is chosen below.",
         f"    base: {platform.base}",
     ]
-    if platform.gpus:
-        lines += [
-            "    # The file names no GPU: builds of torch for this CUDA run on these. Leave out those that you lack.",
-            f"    gpus: [{', '.join(platform.gpus)}]",
-            "    # Variables that every image for GPUs needs.",
-            f"    stacks: [{', '.join(platform.stacks)}]",
-        ]
-    lines += [
-        "    axes:",
-        f"      # {_comment(platform.cuda.because)}",
-        f"      cuda: [{platform.cuda.value}]",
-        f"      # {_comment(platform.python.because)}",
-        f'      python: ["{platform.python.value}"]',
-    ]
+    lines += _axes(platform)
     if stack:
         lines += _stack(stack, recovered, components)
     elif recovered.pins:
@@ -269,24 +256,41 @@ def render(
         ]
         for package, pin in sorted(named_pins, key=lambda pair: pair[0]):
             lines += _component(package, pin, recovered, platform, components, family)
-    if recovered.overrides:
-        lines += ["    # Requirements that replace all others, as the project declares them to uv.", "    overrides:"]
-        for pin in recovered.overrides:
-            lines += [f"      {scalar(pin.package)}:", f"        version: {json.dumps(pin.specifier)}"]
-            lines += [f"        because: {scalar(f'An override of {source}.')}"]
-    if recovered.env:
-        lines += ["    # Variables that the file sets for the image.", "    env:"]
-        for variable, (value, location) in sorted(recovered.env.items()):
-            texts = f"value: {json.dumps(value)}, because: {json.dumps(reason([location]))}"
-            lines.append(f"      {variable}: {{{texts}}}")
-    if recovered.debian:
-        lines += ["    # Debian packages that the file names, or that stand in place of conda's.", "    packages:"]
-        lines += [
-            f"      {scalar(debian_package)}: {scalar(reason([origin]))}"
-            for debian_package, origin in sorted(recovered.debian.items())
-        ]
+    lines += _additions(source, recovered)
     lines += _config(recovered)
     return MARK + "\n".join(lines) + "\n"
+
+
+def _axes(platform: ImagePlatform) -> Iterator[str]:
+    if platform.gpus:
+        yield "    # The file names no GPU: builds of torch for this CUDA run on these. Leave out those that you lack."
+        yield f"    gpus: [{', '.join(platform.gpus)}]"
+        yield "    # Variables that every image for GPUs needs."
+        yield f"    stacks: [{', '.join(platform.stacks)}]"
+    yield "    axes:"
+    yield f"      # {_comment(platform.cuda.because)}"
+    yield f"      cuda: [{platform.cuda.value}]"
+    yield f"      # {_comment(platform.python.because)}"
+    yield f'      python: ["{platform.python.value}"]'
+
+
+def _additions(source: str, recovered: Recovered) -> Iterator[str]:
+    """Yield overrides of requirements, variables and Debian packages."""
+    if recovered.overrides:
+        yield from ("    # Requirements that replace all others, as the project declares them to uv.", "    overrides:")
+    for pin in recovered.overrides:
+        yield f"      {scalar(pin.package)}:"
+        yield f"        version: {json.dumps(pin.specifier)}"
+        yield f"        because: {scalar(f'An override of {source}.')}"
+    if recovered.env:
+        yield from ("    # Variables that the file sets for the image.", "    env:")
+    for variable, (value, location) in sorted(recovered.env.items()):
+        texts = f"value: {json.dumps(value)}, because: {json.dumps(reason([location]))}"
+        yield f"      {variable}: {{{texts}}}"
+    if recovered.debian:
+        yield from ("    # Debian packages that the file names, or that stand in place of conda's.", "    packages:")
+    for debian_package, origin in sorted(recovered.debian.items()):
+        yield f"      {scalar(debian_package)}: {scalar(reason([origin]))}"
 
 
 def _config(recovered: Recovered) -> Iterator[str]:

@@ -342,44 +342,15 @@ class _Completion:
         composition: Composition,
         placed: Sequence[Sequence[PlacedEntry]],
     ) -> Cell | None:
-        sound = composition.base in self.bases and all(self._component(image, name) for name in composition.components)
-        if not (sound and set(composition.gpus) <= set(self.gpus)):
-            return None  # an entry that it names has an error of its own
+        if not self._is_sound(image, entry, composition):
+            return None
         base, base_env = self.bases[composition.base], self.entries["bases"][composition.base].entry.env
         gpus = [] if axes["cuda"] == NO_CUDA else [self.gpus[name] for name in composition.gpus]
-        locked = [name for name, use in composition.components.items() if use.uv_lock]
-        if len(locked) > 1:
-            self._fail(image, f"{' and '.join(locked)} each have a uv_lock: a cell takes one")
-            return None
-        if locked and entry.stack:
-            self._fail(image, f"{locked[0]} has a uv_lock, and the image a `stack`: a cell takes one")
-            return None
-        if unknown := sorted(set(composition.accepts) - {rule.id for rule in self.rules}):
-            self._fail(image, f"it accepts {', '.join(unknown)}, and no rule has that id")
-            return None
         interpreter = self.interpreters.choose(image, composition.interpreter, base.system, axes)
         if interpreter is None:
             return None
-        component_definitions = definitions(placed, axes, "components")
-        requirements = tuple(
-            Requirement(
-                replace(component, entry_points=tuple(use.entry_points)) if use.entry_points else component,
-                use.version,
-                use.because or (_OWN if use.path or use.wheel else _UNEXPLAINED),
-                "pypi" if entry.stack else self._index(image, composition.components, component, axes["cuda"]),
-                component.git[use.git] if use.git else None,
-                tuple(sorted(set(use.extras))),
-                use.from_source,
-                use.uv_lock,
-                tuple(sorted(set(use.groups))),
-                _own_source(use, component_definitions[name].where),
-                WheelAddress(use.url, use.sha256) if use.url and use.sha256 else None,
-            )
-            for name, component, use in (
-                (n, self.components[n], use) for n, use in sorted(composition.components.items())
-            )
-        )
-        requirements = tuple(map(self._share, requirements))
+        places = _places(definitions(placed, axes, "components"))
+        requirements = tuple(map(self._share, self._requirements_of(image, entry, axes, composition, places)))
         env = sorted(join_env(base_env, composition.env).items())
         variables = (EnvVar(name, setting.value, setting.because) for name, setting in env)
         aliases = {"pypi", *(requirement.index for requirement in requirements)} & set(self.indexes)
@@ -400,46 +371,25 @@ class _Completion:
             inputs={},
             record_exceptions=self.record_exceptions,
             file_conflicts=self.file_conflicts,
-            recipes={
-                self.components[name].package: self.recipes[name]
-                for name, use in sorted(composition.components.items())
-                if name in self.recipes and not (use.path or use.wheel)
-            },
+            recipes=self._recipes_of(composition),
             omits=dict(sorted(composition.omits.items())),
             packages=dict(
                 sorted({**(base.packages if base.kind == "registry" else {}), **composition.packages}.items())
             ),
-            overrides=tuple(
-                Override(
-                    name, None if override.omit else override.version, because=override.because, source=override.source
-                )
-                for name, override in sorted(composition.overrides.items())
-            ),
-            config=tuple(
-                ConfigField(
-                    name,
-                    tuple([config_entry.value] if isinstance(config_entry.value, str) else config_entry.value),
-                    config_entry.because,
-                )
-                for name, config_entry in sorted(composition.config.items())
-            ),
+            overrides=tuple(_overrides(composition)),
+            config=tuple(_config_fields(composition)),
             labels=tuple(Label(name, label.value, label.because) for name, label in sorted(composition.labels.items())),
             ports=tuple(itertools.starmap(ExposedPort, sorted(composition.ports.items()))),
             copies=tuple(self._copies(composition, definitions(placed, axes, "files"))),
             patches=tuple(self._patches(composition, definitions(placed, axes, "patches"))),
             ldconfig=tuple(itertools.starmap(LibraryDirectory, sorted(composition.ldconfig.items()))),
-            ldconfig_places={
-                path: definition.where for path, definition in definitions(placed, axes, "ldconfig").items()
-            },
+            ldconfig_places=_places(definitions(placed, axes, "ldconfig")),
             extra_places={
-                self.components[name].package: component_definitions[name].where
+                self.components[name].package: places[name]
                 for name, use in composition.components.items()
                 if use.extras
             },
-            override_places={
-                name: override_definition.where
-                for name, override_definition in definitions(placed, axes, "overrides").items()
-            },
+            override_places=_places(definitions(placed, axes, "overrides")),
             accepts=dict(sorted(composition.accepts.items())),
             extends=entry.extends,
             stack=_stack_file(entry.stack, chain) if entry.stack else None,
@@ -447,6 +397,55 @@ class _Completion:
         if draft.cuda not in self._sdist_inputs:
             self._sdist_inputs[draft.cuda] = sdist_inputs(self.sdists, draft.cuda)
         return inputs(draft, self._sdist_inputs[draft.cuda])
+
+    def _is_sound(self, image: PlacedEntry, entry: ImageEntry, composition: Composition) -> bool:
+        """Return whether the composition can be a cell; else report its error."""
+        sound = composition.base in self.bases and all(self._component(image, name) for name in composition.components)
+        if not (sound and set(composition.gpus) <= set(self.gpus)):
+            return False  # an entry that it names has an error of its own
+        locked = [name for name, use in composition.components.items() if use.uv_lock]
+        unknown = sorted(set(composition.accepts) - {rule.id for rule in self.rules})
+        if len(locked) > 1:
+            self._fail(image, f"{' and '.join(locked)} each have a uv_lock: a cell takes one")
+        elif locked and entry.stack:
+            self._fail(image, f"{locked[0]} has a uv_lock, and the image a `stack`: a cell takes one")
+        elif unknown:
+            self._fail(image, f"it accepts {', '.join(unknown)}, and no rule has that id")
+        else:
+            return True
+        return False
+
+    def _requirements_of(
+        self,
+        image: PlacedEntry,
+        entry: ImageEntry,
+        axes: Mapping[str, str],
+        composition: Composition,
+        places: Mapping[str, Location],
+    ) -> Iterator[Requirement]:
+        """Yield the requirements by name; `places` has where the image names each component."""
+        for name, use in sorted(composition.components.items()):
+            component = self.components[name]
+            yield Requirement(
+                replace(component, entry_points=tuple(use.entry_points)) if use.entry_points else component,
+                use.version,
+                use.because or (_OWN if use.path or use.wheel else _UNEXPLAINED),
+                "pypi" if entry.stack else self._index(image, composition.components, component, axes["cuda"]),
+                component.git[use.git] if use.git else None,
+                tuple(sorted(set(use.extras))),
+                use.from_source,
+                use.uv_lock,
+                tuple(sorted(set(use.groups))),
+                _own_source(use, places[name]),
+                WheelAddress(use.url, use.sha256) if use.url and use.sha256 else None,
+            )
+
+    def _recipes_of(self, composition: Composition) -> dict[str, Recipe]:
+        return {
+            self.components[name].package: self.recipes[name]
+            for name, use in sorted(composition.components.items())
+            if name in self.recipes and not (use.path or use.wheel)
+        }
 
     def _share(self, requirement: Requirement) -> Requirement:
         """Return the equal requirement of a cell before, if any: a result that is kept has each object once."""
@@ -468,6 +467,21 @@ class _Completion:
             project = self.directories[definition.placed.layer].parent
             top = project.joinpath(*[".."] * path.count("../"))
             yield PatchSource(patch.package, path, patch.because, patch.source, project / path, top, definition.where)
+
+
+def _places(definition_of: Mapping[str, Definition]) -> dict[str, Location]:
+    return {name: definition.where for name, definition in definition_of.items()}
+
+
+def _overrides(composition: Composition) -> Iterator[Override]:
+    for name, override in sorted(composition.overrides.items()):
+        specifier = None if override.omit else override.version
+        yield Override(name, specifier, because=override.because, source=override.source)
+
+
+def _config_fields(composition: Composition) -> Iterator[ConfigField]:
+    for name, field in sorted(composition.config.items()):
+        yield ConfigField(name, (field.value,) if isinstance(field.value, str) else tuple(field.value), field.because)
 
 
 def _own_source(use: ComponentUse, where: Location) -> OwnSource | None:
