@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from imagegen.core.context import Context
@@ -97,16 +97,18 @@ def _bottom_tree(
     if added is None:
         return base.rootfs(below.base, context, prebuilt, program)
 
-    def layers() -> Sequence[LayerDescriptor]:
+    def layers() -> Iterator[LayerDescriptor]:
         if prebuilt:
             try:
-                return prebuilt.fetch(context.store, context.progress)
+                yield from prebuilt.fetch(context.store, context.progress)
             except FetchError as error:
                 context.progress.say(f"note: the base and its packages are made here: {error.summary}")
-        bottom, _ = _bottom_layers(below, context)
-        return [*bottom, packages_layer(below, context)]
+            else:
+                return
+        yield from _bottom_layers(below, context)[0]
+        yield packages_layer(below, context)
 
-    return base.merged_tree(bottom_key(below), layers, program, context.store, context.progress)
+    return base.merged_tree(bottom_key(below), layers(), program, context.store, context.progress)
 
 
 def _merge(bottom: Path, locked: LockedInterpreter, store: Store, work: Path) -> None:

@@ -9,11 +9,10 @@ import hashlib
 import html
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from packaging.requirements import Requirement as Pep508
 from packaging.specifiers import SpecifierSet
@@ -36,8 +35,6 @@ from imagegen.lock.recipes import require_metadata
 from imagegen.lock.uv_resolve import Pinned, Site
 from imagegen.spec.model import Cell, Requirement
 
-T = TypeVar("T")
-
 
 class Attempts:
     """Steps that may fail one by one; `require` then raises all that went wrong."""
@@ -45,13 +42,13 @@ class Attempts:
     def __init__(self) -> None:
         self._errors: list[ImagegenError] = []
 
-    def attempt(self, step: Callable[[], T]) -> T | None:
-        """Return the result of the step; None where it failed, with its error collected."""
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Collect an error of a part that cannot be fetched, which ends the block."""
         try:
-            return step()
+            yield
         except (BaseError, FetchError, LockError) as error:
             self._errors.append(error)
-            return None
 
     def require(self) -> None:
         raise_all(self._errors)
@@ -81,8 +78,9 @@ def gather(
     for requirement in cell.requirements:
         component, is_given = requirement.component, bool(requirement.own or requirement.address)
         if component.compiled and component.package not in cell.recipes and not is_given:
-            attempts.attempt(partial(_check_wheel, requirement, target, context.settings))
-    sites_by_alias: dict[str, Site | None] = dict(default_site(context.settings))
+            with attempts.attempt():
+                _check_wheel(requirement, target, context.settings)
+    sites = default_site(context.settings)
     builder = _SiteBuilder(cell, target, work_dir, context.settings, context.progress)
     routed: dict[str, list[Requirement]] = {}
     for requirement in cell.requirements:
@@ -91,15 +89,14 @@ def gather(
         if requirement.index != package_index.DEFAULT and ordinary:
             routed.setdefault(requirement.index, []).append(requirement)
     for alias, requirements in routed.items():
-        sites_by_alias[alias] = attempts.attempt(partial(builder.site, alias, requirements))
-    packed = {
-        requirement.component.package: attempts.attempt(partial(_archive, requirement, context))
-        for requirement in cell.requirements
-        if requirement.git and not requirement.component.compiled
-    }
+        with attempts.attempt():
+            sites[alias] = builder.site(alias, requirements)
+    archives: dict[str, git.PackedTree] = {}
+    for requirement in cell.requirements:
+        if requirement.git and not requirement.component.compiled:
+            with attempts.attempt():
+                archives[requirement.component.package] = _archive(requirement, context)
     attempts.require()
-    archives = {package: archive for package, archive in packed.items() if archive}
-    sites = {alias: site for alias, site in sites_by_alias.items() if site}
     sites |= {GIT: builder.commits(archives)} if archives else {}
     sites |= {BUILT: builder.recipes(compiled.values())} if compiled else {}
     return ResolutionInputs(sites, archives)

@@ -109,11 +109,11 @@ class Finder:
         `tried`.
         """
         for link in self._settings.find_links:
-            links = self._listing(link, "", partial(package_index.find_links, self._client, link), tried)
+            links = self._listing(link, "", None, tried)
             yield from self._matching(links, required, link, tried)
         is_interpreter = required.file.index == INTERPRETER
         for index_url in () if is_interpreter else self._settings.extra_indexes:
-            links = self._project(index_url.rstrip("/"), required.name, tried)
+            links = self._listing(index_url.rstrip("/"), required.name, required.name, tried)
             yield from self._matching(links, required, index_url, tried)
         if required.file.url:
             if is_interpreter and (mirror := self._settings.env.get(MIRROR)):
@@ -140,21 +140,19 @@ class Finder:
             return
         if required.file.path:
             # The page of whichever project came first shows the index's file host.
-            links = self._listing(url, "", partial(package_index.project, self._client, url, required.name), [])
+            links = self._listing(url, "", required.name, [])
             if links and (host := package_index.file_host(links)):
                 if host != remembered_host and "@" not in host:  # no credentials in the store
                     _FILE_HOSTS.put(self._store, key, host)
                 yield f"{host}/{required.file.path}"
-        links = self._project(url, required.name, tried)
+        links = self._listing(url, required.name, required.name, tried)
         yield from self._matching(links, required, url, tried)
 
-    def _project(self, index_url: str, name: str, tried: list[str]) -> list[IndexLink] | None:
-        return self._listing(index_url, name, partial(package_index.project, self._client, index_url, name), tried)
+    def _listing(self, location: str, name: str, project: str | None, tried: list[str]) -> list[IndexLink] | None:
+        """Return the links of a project's page in an index, or of a find-links location if `project` is None.
 
-    def _listing(
-        self, location: str, name: str, read: Callable[[], list[IndexLink]], tried: list[str]
-    ) -> list[IndexLink] | None:
-        """Return the links of `read`, called once for each (location, name). If it fails, add the reason to `tried`."""
+        They are read once for each (location, name). If that fails, the reason is added to `tried`.
+        """
         if location in self._dead:
             tried.append(self._dead[location])
             return None
@@ -165,7 +163,11 @@ class Finder:
                 future = self._pages[location, name] = Future()
         if mine:
             try:
-                future.set_result(read())
+                future.set_result(
+                    package_index.project(self._client, location, project)
+                    if project
+                    else package_index.find_links(self._client, location)
+                )
             except Exception as error:  # noqa: BLE001 - raised again below, in every thread that waits
                 future.set_exception(error)
         try:

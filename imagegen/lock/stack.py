@@ -206,13 +206,10 @@ class ProjectStack:
         commits, archives = {}, {}
         for package in packages:
             if package.commit and package.version:
-                fetched = attempts.attempt(
-                    lambda name=package.name, version=package.version, commit=package.commit: commit_source(  # type: ignore[misc]
-                        name, version, commit, None, context
+                with attempts.attempt():
+                    commits[package.name], archives[package.name] = commit_source(
+                        package.name, package.version, package.commit, None, context
                     )
-                )
-                if fetched:
-                    commits[package.name], archives[package.name] = fetched
         return commits, archives
 
     def _sdists(
@@ -231,9 +228,8 @@ class ProjectStack:
             if not selected.sdist or not selected.version or fits or selected.commit or selected.name in cell.recipes:
                 continue
             if (selected.name, selected.version) not in declared:
-                fetched = attempts.attempt(lambda package=selected: self._sdist(package, context))  # type: ignore[misc]
-                if fetched:
-                    metadata[selected.name] = fetched
+                with attempts.attempt():
+                    metadata[selected.name] = self._sdist(selected, context)
         return metadata
 
     def _sdist(self, package: StackPackage, context: Context) -> Sdist:

@@ -10,7 +10,6 @@ import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from urllib.parse import urljoin
 
 from packaging.specifiers import SpecifierSet
@@ -188,9 +187,8 @@ class UvProject:
         commits, archives = {}, {}
         for name, (version, package) in packages.items():
             if commit := self._commit_of(package):
-                packed = self.attempts.attempt(partial(self._source, name, version, commit))
-                if packed:
-                    commits[name], archives[name] = packed
+                with self.attempts.attempt():
+                    commits[name], archives[name] = self._source(name, version, commit)
         return commits, archives
 
     def _source(self, name: str, version: str, commit: GitCommit) -> tuple[GitSource, git.PackedTree]:

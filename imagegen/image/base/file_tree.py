@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,18 +84,18 @@ def _rootfs(locked: LockedBase, context: Context, prebuilt: PrebuiltBase | None,
 
 
 def merged_tree(
-    key: str, layers: Callable[[], Sequence[LayerDescriptor]], program: str | None, store: Store, progress: Progress
+    key: str, layers: Iterable[LayerDescriptor], program: str | None, store: Store, progress: Progress
 ) -> Path:
     """Return the tree of several layers, from the bottom up, unpacked in the store under `key`.
 
-    `layers` brings them into the store. Files and errors are as in `rootfs`.
+    Iterating over `layers` brings them into the store. Files and errors are as in `rootfs`.
     """
     name = key.removeprefix("sha256:")
     tree = store.root / "rootfs" / name
     with store.lock(f"rootfs-{name}"):
         if store.use(tree) is None or not _has(tree, program):
             shutil.rmtree(tree, ignore_errors=True)
-            descriptors = layers()
+            descriptors = [*layers]
             with timed(progress, f"unpacking {len(descriptors)} layers"), store.temporary_directory("rootfs") as work:
                 work.chmod(0o755)
                 unpack(descriptors, store, work)

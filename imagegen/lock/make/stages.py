@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from imagegen.compat import rule_constraints
@@ -93,7 +92,7 @@ class LockDraft:
     interpreter: LockedInterpreter = field(init=False)
     target: WheelTarget = field(init=False)
     contents: ProjectContents | None = None  # of another lock file, which names all packages
-    compiled: Mapping[str, Compiled] = field(init=False)  # by package
+    compiled: dict[str, Compiled] = field(init=False)  # by package
     resolver: PackageResolver = field(init=False)
     pins: tuple[Pinned, ...] = field(init=False)
     wheels: tuple[LockedWheel, ...] = field(init=False)
@@ -145,15 +144,12 @@ def _with_edited_sources(draft: LockDraft, previous: Lock) -> Lock | None:
 
 def lock_base(draft: LockDraft) -> None:
     """Lock base and added packages: as the previous lock has them while their inputs are the same, else today's."""
-    draft.base = draft.attempts.attempt(partial(_base, draft))
-    if draft.base and draft.cell.packages:
-        draft.added = draft.attempts.attempt(partial(_added_packages, draft, draft.base))
-
-
-def _base(draft: LockDraft) -> LockedBase:
     cell, context = draft.cell, draft.context
-    retained = draft.previous.base(cell)
-    return retained or base.resolve(cell.base, cell.platform, context.settings, context.progress)
+    with draft.attempts.attempt():
+        retained = draft.previous.base(cell)
+        draft.base = retained or base.resolve(cell.base, cell.platform, context.settings, context.progress)
+        if cell.packages:
+            draft.added = _added_packages(draft, draft.base)
 
 
 def _added_packages(draft: LockDraft, locked_base: LockedBase) -> LockedPackages:
@@ -183,12 +179,11 @@ def read_project_lock(draft: LockDraft) -> None:
 
 def choose_releases(draft: LockDraft) -> None:
     """Choose the release of each component that has a recipe."""
-    components = [
-        draft.attempts.attempt(partial(_release, draft, requirement))
-        for requirement in draft.cell.requirements
-        if requirement.component.package in draft.cell.recipes and not requirement.address
-    ]
-    draft.compiled = {component.package: component for component in components if component}
+    draft.compiled = {}
+    for requirement in draft.cell.requirements:
+        if requirement.component.package in draft.cell.recipes and not requirement.address:
+            with draft.attempts.attempt():
+                draft.compiled[requirement.component.package] = _release(draft, requirement)
 
 
 def _release(draft: LockDraft, requirement: Requirement) -> Compiled:
