@@ -345,6 +345,7 @@ class _Completion:
         if not self._is_sound(image, entry, composition):
             return None
         base, base_env = self.bases[composition.base], self.entries["bases"][composition.base].entry.env
+        base_packages = dict(base.packages) if base.kind == "registry" else {}
         gpus = [] if axes["cuda"] == NO_CUDA else [self.gpus[name] for name in composition.gpus]
         interpreter = self.interpreters.choose(image, composition.interpreter, base.system, axes)
         if interpreter is None:
@@ -373,9 +374,7 @@ class _Completion:
             file_conflicts=self.file_conflicts,
             recipes=self._recipes_of(composition),
             omits=dict(sorted(composition.omits.items())),
-            packages=dict(
-                sorted({**(base.packages if base.kind == "registry" else {}), **composition.packages}.items())
-            ),
+            packages=dict(sorted((base_packages | composition.packages).items())),
             overrides=tuple(_overrides(composition)),
             config=tuple(_config_fields(composition)),
             labels=tuple(Label(name, label.value, label.because) for name, label in sorted(composition.labels.items())),
@@ -384,11 +383,7 @@ class _Completion:
             patches=tuple(self._patches(composition, definitions(placed, axes, "patches"))),
             ldconfig=tuple(itertools.starmap(LibraryDirectory, sorted(composition.ldconfig.items()))),
             ldconfig_places=_places(definitions(placed, axes, "ldconfig")),
-            extra_places={
-                self.components[name].package: places[name]
-                for name, use in composition.components.items()
-                if use.extras
-            },
+            extra_places={use.component.package: places[use.component.name] for use in requirements if use.extras},
             override_places=_places(definitions(placed, axes, "overrides")),
             accepts=dict(sorted(composition.accepts.items())),
             extends=entry.extends,

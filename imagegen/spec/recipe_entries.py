@@ -54,7 +54,7 @@ def recipe(
         own={
             version: _own(placed, release_entry)
             for version, release_entry in entry.releases.items()
-            if _differs(release_entry)
+            if (release_entry.requires is not None or release_entry.patches is not None)
         },
         where=placed.where(),
         prefix=_prefix(entry.prefix, component.package) if entry.prefix else None,
@@ -153,10 +153,6 @@ def _patch_errors(
             where = placed.where(*inner_path, "sha256", key=False)
             message, why = f"the patch {patch.path} is another than the recipe's", f"its sha256 is {actual}"
             yield MatrixError(message, where=where, why=why, fix=f'if that is wanted, write "{actual}"')
-
-
-def _differs(release: ReleaseEntry) -> bool:
-    return release.requires is not None or release.patches is not None
 
 
 def _own(placed: PlacedEntry, release: ReleaseEntry) -> ReleaseOverride:

@@ -42,16 +42,12 @@ def find_restrictions(lock: Lock, licences: KnownLicences) -> tuple[Restriction,
         packages = (package for environment in lock.environments for package in environment.lock.packages)
         covered = (package for package in packages if _covers(entry, package))
         covers = list(dict.fromkeys(f"{package.name} {package.version}" for package in covered))
-        if _image(lock) in entry.get("images", ()):
+        if (registry.parse(lock.base.image).name if lock.base.image else None) in entry.get("images", ()):
             covers.insert(0, f"base image {lock.base.image}")
         if covers:
             source = f"{entry['source']} ({entry['date']})"
             restrictions.append(Restriction(entry["title"], tuple(covers), tuple(entry["asks"]), source))
     return (*restrictions, *_proprietary(lock, licences.wheels))
-
-
-def _image(lock: Lock) -> str | None:
-    return registry.parse(lock.base.image).name if lock.base.image else None
 
 
 def _covers(entry: Mapping[str, Any], package: LockedWheel | LockedBuild) -> bool:
