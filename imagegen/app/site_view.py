@@ -247,7 +247,9 @@ def _smoke(report: Smoke) -> Values:
 
 def _gpus(report: Smoke) -> str:
     """Return " on NVIDIA H200, driver 580.159.04" where the check of the GPU passed, else ""."""
-    details: Mapping[str, Any] = next((check["details"] for check in report["checks"] if _name(check) == "cuda"), {})
+    details: Mapping[str, Any] = next(
+        (check["details"] for check in report["checks"] if str(check["check"]).rpartition(": ")[2] == "cuda"), {}
+    )
     names = [str(device["name"]) for device in details.get("devices", ())]
     if not names:
         return ""
@@ -255,11 +257,6 @@ def _gpus(report: Smoke) -> str:
         f"{names.count(name)} x {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)
     )
     return f" on {device_names}, driver {details['driver']}" if details.get("driver") else f" on {device_names}"
-
-
-def _name(check: Mapping[str, Any]) -> str:
-    """Return the name of a check without its environment."""
-    return str(check["check"]).rpartition(": ")[2]
 
 
 def _note(check: Mapping[str, Any]) -> str:

@@ -92,7 +92,7 @@ def _rule(name: str, names: PackageNames, group: _Group, shared_names: Sequence[
     )
     omitted = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
     shown = f"{', '.join(listed[:_NAMED])}{omitted}"
-    span = _span(required_by)
+    span = " to ".join(bound.lstrip("<>=") for bound in required_by.split(","))
     verb = "pass" if passed else "import" if certain else "use"
     verb += "" if " to " in span else "es" if passed else "s"
     lacks = _refuses(lacked_by) if passed else _lacks(lacked_by)
@@ -119,11 +119,6 @@ def _message(name: SharedName) -> str:
     if name.module:
         return f"ModuleNotFoundError: No module named '{name.name}'"
     return f"ImportError: cannot import name '{last}' from '{module}'"
-
-
-def _span(required_by: str) -> str:
-    """Return a bounded specifier in words: "0.7.1 to 0.9.1"."""
-    return " to ".join(bound.lstrip("<>=") for bound in required_by.split(","))
 
 
 def _refuses(lacked_by: str) -> str:

@@ -100,7 +100,9 @@ def archive(source: TreeSource, folder: str, context: Context) -> PackedTree:
         with ExitStack() as repositories:
             tree, contents = _gathered(source, repositories, context)
             packed = replace(
-                tarred(contents, source.where, folder, context.store), tree=tree, commits=_recorded(contents)
+                tarred(contents, source.where, folder, context.store),
+                tree=tree,
+                commits={path: entry.object for path, (entry, _) in sorted(contents.items()) if entry.is_submodule},
             )
         _TREES.put(context.store, key, packed)
     return packed
@@ -144,10 +146,6 @@ def _gathered(
             path = f"{nested.path}/{entry.path}"
             contents[path] = replace(entry, path=path), read
     return tree, contents
-
-
-def _recorded(contents: Mapping[str, tuple[TreeEntry, Read]]) -> dict[str, str]:
-    return {path: entry.object for path, (entry, _) in sorted(contents.items()) if entry.is_submodule}
 
 
 def _require_recorded(required: Submodule, recorded: list[TreeEntry], where: str) -> None:

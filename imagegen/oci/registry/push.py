@@ -95,7 +95,7 @@ class PushTarget:
         target = endpoint(reference, settings)
         self._base = target.base
         mount_bases = [endpoint(mount, settings).base for mount in mounts if mount.registry == reference.registry]
-        self._others = {_path(base): base for base in mount_bases if base != target.base}
+        self._others = {urlsplit(base).path.removeprefix("/v2/"): base for base in mount_bases if base != target.base}
         self._others = dict(list(self._others.items())[:_MAX_MOUNTS])
         self._mounts = Mounts(tuple(self._others))
         self._session = RegistrySession(target, client, settings, actions="pull,push", also=tuple(self._others))
@@ -390,11 +390,6 @@ class PushTarget:
         meaning = _MEANINGS.get(reply.status)
         why = ", ".join(reasons) + (f": {meaning}" if meaning else "")
         return PublishError(f"{what} cannot be written to {self._reference.name}", code="publish-write-failed", why=why)
-
-
-def _path(base: str) -> str:
-    """A repository as its registry calls it."""
-    return urlsplit(base).path.removeprefix("/v2/")
 
 
 def _reasons(body: bytes) -> list[str]:
