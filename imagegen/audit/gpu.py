@@ -363,13 +363,7 @@ def _ptx_size(file: File) -> int:
 def _targets(file: File) -> list[CodeTarget]:
     targets = {target for group in file.code for target in group.targets}
     return sorted(
-        targets,
-        key=lambda target: (
-            target.kind != "sass",
-            target.arch,
-            target.variant,
-            target.isa or (0, 0),
-        ),
+        targets, key=lambda target: (target.kind != "sass", target.arch, target.variant, target.isa or (0, 0))
     )
 
 

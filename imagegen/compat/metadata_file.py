@@ -90,11 +90,7 @@ def parse(raw: bytes, path: Path | str = "<metadata>", name: str | None = None) 
 
 def _malformed(where: Location, why: str) -> MatrixError:
     return MatrixError(
-        "this is not harvested metadata",
-        code="matrix-metadata-malformed",
-        where=where,
-        why=why,
-        fix=_fix(where.file),
+        "this is not harvested metadata", code="matrix-metadata-malformed", where=where, why=why, fix=_fix(where.file)
     )
 
 

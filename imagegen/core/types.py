@@ -357,9 +357,7 @@ Url = Annotated[
     ),
 ]
 FileUrl = Annotated[
-    str,
-    string(rf"{HOST}/[A-Za-z0-9._~%!$&'()+,;=@/-]+", None, meaning=HTTPS),
-    Check(_url_with_plain_path),
+    str, string(rf"{HOST}/[A-Za-z0-9._~%!$&'()+,;=@/-]+", None, meaning=HTTPS), Check(_url_with_plain_path)
 ]
 WheelUrl = Annotated[FileUrl, Check(_wheel_url)]
 ImageReference = Annotated[  # registry host[:port]/path:tag; the lock adds the digest
@@ -371,12 +369,7 @@ ImageReference = Annotated[  # registry host[:port]/path:tag; the lock adds the 
 
 # Git: gitrevisions(7). GitName is a matrix's name of a commit; GitRef may be a tag or branch, which have slashes.
 GitUrl = Annotated[
-    str,
-    string(
-        HOST + r"(?:/[A-Za-z0-9._~+-]+)+",
-        300,
-        meaning=f"{HTTPS}, as in https://github.com/acme/rewards.git",
-    ),
+    str, string(HOST + r"(?:/[A-Za-z0-9._~+-]+)+", 300, meaning=f"{HTTPS}, as in https://github.com/acme/rewards.git")
 ]
 GitObject = Annotated[str, string(r"[0-9a-f]{40}")]
 GitName = Annotated[str, string(r"[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*", 60)]

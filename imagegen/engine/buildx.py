@@ -23,11 +23,7 @@ _LONGEST_LINE = 1 << 16  # bytes; a longer one counts as several
 
 
 def run_buildx(
-    env: Mapping[str, str],
-    args: Sequence[str],
-    cwd: Path,
-    progress: Progress,
-    output: SupportsWrite[str] | None = None,
+    env: Mapping[str, str], args: Sequence[str], cwd: Path, progress: Progress, output: SupportsWrite[str] | None = None
 ) -> str:
     """Run buildx with `env` as its whole environment: see `Engine.buildx`."""
     _check_buildx(env)

@@ -114,12 +114,7 @@ class Engine:
         load(self.client, store, digest, tag, progress or Quiet())
 
     def pull(
-        self,
-        name: str,
-        digest: str,
-        tag: str,
-        credentials: tuple[str, str] | None,
-        progress: Progress | None = None,
+        self, name: str, digest: str, tag: str, credentials: tuple[str, str] | None, progress: Progress | None = None
     ) -> None:
         """Let the engine fetch an image from a registry, by the manifest's digest, and make it available as `tag`.
 
@@ -160,13 +155,7 @@ class Engine:
         Raises EngineError when the container cannot be made or started.
         """
         with running(
-            self.client,
-            ref,
-            files=files,
-            env=env or {},
-            network=network,
-            gpus=gpus,
-            shm_size=shm_size,
+            self.client, ref, files=files, env=env or {}, network=network, gpus=gpus, shm_size=shm_size
         ) as container:
             yield container
 

@@ -19,24 +19,8 @@ from imagegen.image.file_tree import bottom_key, bytecode_base, sdist_builder, t
 from imagegen.lock import patched, sdist
 from imagegen.lock.artifacts import locked_files, plan
 from imagegen.lock.foundation import LockedDeb
-from imagegen.lock.model import (
-    LOCAL,
-    CopiedFile,
-    Lock,
-    LockedFile,
-    LockedPatch,
-    LockedWheel,
-    WheelPatch,
-)
-from imagegen.lock.sources import (
-    Finder,
-    RequiredFile,
-    fetch_commit,
-    in_parallel,
-    mirrored,
-    missing,
-    missing_commit,
-)
+from imagegen.lock.model import LOCAL, CopiedFile, Lock, LockedFile, LockedPatch, LockedWheel, WheelPatch
+from imagegen.lock.sources import Finder, RequiredFile, fetch_commit, in_parallel, mirrored, missing, missing_commit
 from imagegen.oci.documents import LayerDescriptor
 
 

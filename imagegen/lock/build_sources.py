@@ -22,15 +22,7 @@ from imagegen.core.net import MissingFiles, package_index
 from imagegen.core.store import Store, disk
 from imagegen.core.text import counted
 from imagegen.lock.components import Compiled
-from imagegen.lock.model import (
-    GIT,
-    LOCAL,
-    LockedBuild,
-    LockedFile,
-    LockedGit,
-    LockedPatch,
-    archive_name,
-)
+from imagegen.lock.model import GIT, LOCAL, LockedBuild, LockedFile, LockedGit, LockedPatch, archive_name
 from imagegen.lock.sources import RequiredFile, fetch_commit, fetch_files
 from imagegen.spec.recipe import Commit, LocalSource, Recipe, SdistFile
 

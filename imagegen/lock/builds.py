@@ -20,13 +20,7 @@ from imagegen.checks import WORKER
 from imagegen.core.errors import BuildError
 from imagegen.lock.foundation import LockedBase, LockedDeb
 from imagegen.lock.interpreter import interpreter_key
-from imagegen.lock.model import (
-    BUILT,
-    Lock,
-    LockedBuild,
-    LockedFile,
-    LockedWheel,
-)
+from imagegen.lock.model import BUILT, Lock, LockedBuild, LockedFile, LockedWheel
 from imagegen.lock.tables import HashedFile
 from imagegen.oci.documents import canonical_json, digest_of
 

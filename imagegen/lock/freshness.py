@@ -77,11 +77,7 @@ def outdated(cell: Cell, moved: Sequence[str], wrong: Sequence[str], where: str)
         return LockError(f"the lock of {cell.id} is stale", code="lock-stale", where=where, why=why, fix=fix)
     why = f"it was edited, or is another's; the matrix says otherwise about {', '.join(wrong)}"
     return LockError(
-        f"the lock of {cell.id} contradicts the matrix",
-        code="lock-contradicts-matrix",
-        where=where,
-        why=why,
-        fix=fix,
+        f"the lock of {cell.id} contradicts the matrix", code="lock-contradicts-matrix", where=where, why=why, fix=fix
     )
 
 

@@ -177,14 +177,7 @@ def _check(name: str, version: str | None, filename: str, wheel: bytes, source: 
             members = archive.namelist()
             absent = [info.filename for info in archive.infolist() if _stands_for_another(archive, info)]
     # RuntimeError: encrypted, or of a future version.
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        RuntimeError,
-        ValueError,
-        EOFError,
-        struct.error,
-    ) as error:
+    except (zipfile.BadZipFile, zlib.error, RuntimeError, ValueError, EOFError, struct.error) as error:
         raise WheelError(
             f"{source} gave a file that is not a wheel", code="wheel-invalid", where=filename, why=str(error)
         ) from error

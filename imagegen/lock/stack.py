@@ -213,12 +213,7 @@ class ProjectStack:
         return commits, archives
 
     def _sdists(
-        self,
-        packages: Iterable[StackPackage],
-        cell: Cell,
-        target: WheelTarget,
-        attempts: Attempts,
-        context: Context,
+        self, packages: Iterable[StackPackage], cell: Cell, target: WheelTarget, attempts: Attempts, context: Context
     ) -> dict[str, Sdist]:
         """Return version and build requirements of the installed sdists that no component declares."""
         declared = {(sdist.package, sdist.sdist.version) for sdist in cell.sdists if sdist.sdist}

@@ -61,12 +61,7 @@ class UvProject:
     """
 
     def __init__(
-        self,
-        cell: Cell,
-        target: WheelTarget,
-        compiled: Mapping[str, Compiled],
-        attempts: Attempts,
-        context: Context,
+        self, cell: Cell, target: WheelTarget, compiled: Mapping[str, Compiled], attempts: Attempts, context: Context
     ) -> None:
         requested = cell.from_uv_lock
         assert requested and requested.git and requested.uv_lock  # noqa: S101 - the matrix has `uv_lock` only with `git`

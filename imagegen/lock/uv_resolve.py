@@ -225,13 +225,7 @@ def _uv(work_dir: Path, settings: Settings, question: ResolveRequest, arguments:
     command += arguments
     try:
         completed = programs.run(
-            command,
-            cwd=work_dir,
-            env=env,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_TIMEOUT,
+            command, cwd=work_dir, env=env, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT
         )
     except programs.TimeoutExpired as error:
         # uv's own timeout is for a single read, which never comes where an index drips.

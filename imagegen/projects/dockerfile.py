@@ -18,15 +18,7 @@ from imagegen.core.errors import Location, UsageError
 from imagegen.core.text import redact
 from imagegen.projects import requirements
 from imagegen.projects.dockerfile_config import REPLACE, ConfigReader
-from imagegen.projects.dockerfile_syntax import (
-    Command,
-    Instruction,
-    Piece,
-    Variables,
-    assignments,
-    commands,
-    parse,
-)
+from imagegen.projects.dockerfile_syntax import Command, Instruction, Piece, Variables, assignments, commands, parse
 from imagegen.projects.model import (
     MarkerTarget,
     Omission,
@@ -244,12 +236,7 @@ class _DockerfileRecovery:
         recovered = replace(requirements_file, lines=_last_wins(requirements_file.lines)).recover(self.target)
         pins = {pin.package: pin for pin in (*self.base, *recovered.pins)}
         config, ldconfig = self.config.config(), self.config.loader.directories(self.config.files)
-        omissions = (
-            *self.omissions,
-            *self.config.omissions,
-            *self.config.loader.omissions,
-            *recovered.omissions,
-        )
+        omissions = (*self.omissions, *self.config.omissions, *self.config.loader.omissions, *recovered.omissions)
         return replace(
             recovered,
             pins=tuple(pins[name] for name in sorted(pins)),

@@ -23,12 +23,7 @@ def smoke_document(passed: PassedSmokeReport) -> Document:
         "passedTests": [check["check"] for check in checks if check["status"] == "pass"],
         "warnedTests": [],
         "failedTests": [],
-        "imagegen": {
-            "image": passed.image,
-            "suite": passed.programs,
-            "gpu": passed.gpu,
-            "report": dict(passed.report),
-        },
+        "imagegen": {"image": passed.image, "suite": passed.programs, "gpu": passed.gpu, "report": dict(passed.report)},
     }
     return Document(SMOKE, json.dumps(content, sort_keys=True).encode())
 

@@ -152,10 +152,7 @@ def tags(subject: TagInput) -> Tags:
     if words := _RESERVED & set(re.split("[-./]", subject.suffix)):
         why = f'"{min(words)}" is reserved for tags, and one of the cell\'s axes has it as a value'
         raise PublishError(
-            f"{subject.cell} cannot have tags",
-            code="publish-no-tags",
-            why=why,
-            fix="rename that value in the matrix",
+            f"{subject.cell} cannot have tags", code="publish-no-tags", why=why, fix="rename that value in the matrix"
         )
     mutable = _mutable(subject)
     for tag in mutable:

@@ -10,12 +10,7 @@ from pydantic import Field, model_validator
 from imagegen.core import types as t
 from imagegen.core.strict import Strict
 from imagegen.core.validation import Check
-from imagegen.spec.recipe import (
-    Architectures,
-    Commit,
-    Cost,
-    SdistFile,
-)
+from imagegen.spec.recipe import Architectures, Commit, Cost, SdistFile
 
 if TYPE_CHECKING:
     pass

@@ -287,8 +287,7 @@ class ImageEntry(NamedEntry, PartEntry):
         default=[], description="Cells that there are not: each item names values on some axes, as `when` does."
     )
     stack: StackFileEntry | None = Field(
-        default=None,
-        description="A lock file of the project instead of a resolution; `components` are packages of it.",
+        default=None, description="A lock file of the project instead of a resolution; `components` are packages of it."
     )
     stacks: list[t.Name] = []
     variants: list[VariantEntry] = []

@@ -158,10 +158,7 @@ def _read_attachments(repository: ReferrerSource, digest: str, trust: Trust) -> 
             why = f"the artifacts before it have {size} bytes"
             attachments.faults.append(
                 TrustError(
-                    "not all attachments were read",
-                    code="trust-too-many-attachments",
-                    where=referrer.digest,
-                    why=why,
+                    "not all attachments were read", code="trust-too-many-attachments", where=referrer.digest, why=why
                 )
             )
             break

@@ -89,15 +89,7 @@ class _TokenRequest:
 class Keyless:
     """A thread-safe Signer. `patience` is the limit in seconds for an answer of a Sigstore service."""
 
-    def __init__(
-        self,
-        identity: Identity,
-        run: _Run,
-        request: _TokenRequest,
-        *,
-        clock: Clock,
-        patience: float,
-    ) -> None:
+    def __init__(self, identity: Identity, run: _Run, request: _TokenRequest, *, clock: Clock, patience: float) -> None:
         self._identity, self._run, self._request = identity, run, request
         self._clock, self._patience = clock, patience
         self._certified: _Certified | None = None
@@ -120,8 +112,7 @@ class Keyless:
             raise TrustError(summary, why=error.summary, fix="publish again later") from error
         if not same:
             raise TrustError(
-                "signing failed because the sigstore library signed another statement",
-                code="trust-wrong-statement",
+                "signing failed because the sigstore library signed another statement", code="trust-wrong-statement"
             )
         return bundle_bytes
 
@@ -167,12 +158,7 @@ class Keyless:
 
 
 def keyless(
-    project: Project,
-    env: Mapping[str, str],
-    client: Client,
-    *,
-    clock: Clock | None = None,
-    patience: float = 60.0,
+    project: Project, env: Mapping[str, str], client: Client, *, clock: Clock | None = None, patience: float = 60.0
 ) -> Keyless | None:
     """Return a signer for this run of GitHub Actions; None outside of a run, or if the project names no identities.
 

@@ -10,10 +10,7 @@ from urllib.parse import quote
 
 from imagegen.audit.model import InstalledDeb, OsRelease
 from imagegen.lock.foundation import LockedDeb
-from imagegen.lock.model import (
-    LOCAL,
-    LockedFile,
-)
+from imagegen.lock.model import LOCAL, LockedFile
 
 _PLAIN = ".-_~:"  # never percent-encoded, as letters and digits
 

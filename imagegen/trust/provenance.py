@@ -41,8 +41,7 @@ def find_builder(env: Mapping[str, str]) -> Builder:
     if env.get("GITHUB_ACTIONS") != "true" or not (server and repository and workflow):
         return Builder(_LOCAL)
     return Builder(
-        f"{server}/{workflow}",
-        f"{server}/{repository}/actions/runs/{run}/attempts/{attempt or 1}" if run else None,
+        f"{server}/{workflow}", f"{server}/{repository}/actions/runs/{run}/attempts/{attempt or 1}" if run else None
     )
 
 
@@ -61,10 +60,7 @@ def provenance(lock: Lock, document: bytes, source: SourceCommit | None, builder
             "internalParameters": {"contents": contents_hash(lock), "as-of": lock.as_of},
             "resolvedDependencies": list(_dependencies(lock, source)),
         },
-        "runDetails": {
-            "builder": {"id": builder.id, "version": {"imagegen": __version__}},
-            "metadata": metadata,
-        },
+        "runDetails": {"builder": {"id": builder.id, "version": {"imagegen": __version__}}, "metadata": metadata},
     }
     return (json.dumps(predicate, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 

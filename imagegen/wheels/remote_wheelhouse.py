@@ -57,10 +57,7 @@ def place(settings: Settings, name: str | None = None, option: str = "") -> Refe
         reference = parse(text)
     except FetchError as error:
         raise UsageError(
-            f"{origin} names no repository of a registry",
-            code="usage-no-repository",
-            why=error.summary,
-            fix=fix,
+            f"{origin} names no repository of a registry", code="usage-no-repository", why=error.summary, fix=fix
         ) from error
     if reference.tag or reference.digest:
         why = f"{text} is one image: each wheel gets a tag of its own"

@@ -15,9 +15,7 @@ from imagegen.core.store.cache import Cache
 from imagegen.lock.builds import BuiltWheel, with_built_wheels
 from imagegen.lock.environments import with_locks
 from imagegen.lock.model import Lock, LockedBuild
-from imagegen.oci.documents import (
-    is_digest,
-)
+from imagegen.oci.documents import is_digest
 
 WHEELS = Cache("wheel", BuiltWheel)
 

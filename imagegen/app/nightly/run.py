@@ -79,11 +79,7 @@ class CellOutcome:
 
 
 def run(
-    groups: Iterable[Sequence[Cell]],
-    steps: Steps,
-    locks: LockRepository,
-    *,
-    propose_only: bool,
+    groups: Iterable[Sequence[Cell]], steps: Steps, locks: LockRepository, *, propose_only: bool
 ) -> tuple[CellOutcome, ...]:
     """Run the steps for all cells; the failure of one group does not stop the others.
 

@@ -58,9 +58,7 @@ class Sender:
         Raises FetchError.
         """
         return self.exchange.retry(
-            url,
-            lambda: self.once(method, url, authorization=authorization, headers=headers, body=body),
-            aim=WRITTEN,
+            url, lambda: self.once(method, url, authorization=authorization, headers=headers, body=body), aim=WRITTEN
         )
 
     def once(

@@ -18,11 +18,7 @@ from imagegen.core.errors import FetchError, UsageError
 from imagegen.core.net import Client, NotFoundError
 from imagegen.core.progress import Meter
 from imagegen.core.store import Store
-from imagegen.oci.documents import (
-    MANIFEST_TYPE,
-    Artifact,
-    read_artifact,
-)
+from imagegen.oci.documents import MANIFEST_TYPE, Artifact, read_artifact
 from imagegen.oci.layout import INDEX_FILE, Layout
 from imagegen.oci.registry.reference import Reference, parse
 from imagegen.oci.registry.repository import Repository

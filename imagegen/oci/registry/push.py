@@ -365,10 +365,7 @@ class PushTarget:
             ) from error
         except UnreachableError as error:
             raise PublishError(
-                f"{name} cannot be written to",
-                code="publish-write-failed",
-                why=error.summary,
-                fix=error.fix,
+                f"{name} cannot be written to", code="publish-write-failed", why=error.summary, fix=error.fix
             ) from error
         except FetchError as error:
             why = error.summary

@@ -80,13 +80,7 @@ class SmokeReport:
     def as_dict(self) -> dict[str, Any]:
         """Return the report for JSON: {"image", "cell", "passed", "counts", "checks": [fields of CheckResult, ...]}."""
         checks = [asdict(result) for result in self.results]
-        return {
-            "image": self.image,
-            "cell": self.cell,
-            "passed": self.passed,
-            "counts": self.counts,
-            "checks": checks,
-        }
+        return {"image": self.image, "cell": self.cell, "passed": self.passed, "counts": self.counts, "checks": checks}
 
     def junit(self, suite: str) -> str:
         """JUnit XML, one test suite named `suite`: a failure per failed check, an error per crash.

@@ -84,11 +84,7 @@ def _once(
         (work_dir / "Dockerfile").write_text(rendered.dockerfile, encoding="utf-8")
         (work_dir / "throttle.json").write_text(json.dumps({"jobs": plan.jobs, "threads": plan.threads}))
         folder.write_builds(
-            [build],
-            stage.recipes,
-            work_dir / "builds",
-            build_environment.store,
-            build_environment.settings,
+            [build], stage.recipes, work_dir / "builds", build_environment.store, build_environment.settings
         )
         base, builds = build_environment.layout(stage.toolchain), str(work_dir / "builds")
         contexts = {"toolchain": base, "builds": builds}
