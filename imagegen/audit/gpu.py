@@ -253,9 +253,7 @@ def is_useless(use: Use) -> bool:
 
 
 def use(code: Iterable[CodeGroup], gpu: Gpu, driver_isa: Isa | None) -> Use:
-    """Return how the containers of one library run on a GPU whose driver compiles PTX up to `driver_isa` (None:
-    all).
-    """
+    """Return how containers of one library run on a GPU whose driver compiles PTX up to `driver_isa` (None: all)."""
     counts: Counter[str] = Counter()
     newest: Isa | None = None
     for group in code:
@@ -368,9 +366,7 @@ def _targets(file: File) -> list[CodeTarget]:
 
 
 def _says_for_what(path: str, targets: Iterable[CodeTarget]) -> bool:
-    """Return whether a library is named after an architecture that it is for: _C_cutlass_90a.abi3.so,
-    libops_sm100.so.
-    """
+    """Return whether a library is named after its architecture: _C_cutlass_90a.abi3.so, libops_sm100.so."""
     words = _WORDS.split(path.rpartition("/")[2])
     return not {f"{mark}{target.arch}{target.variant}" for target in targets for mark in ("", "sm")}.isdisjoint(words)
 

@@ -132,9 +132,7 @@ def _lacks(loader: Loader, module: Library, absent: Mapping[Library, tuple[str, 
 
 
 def _variants(names: tuple[str, ...], other: Library) -> bool:
-    """Return whether a file is made for another version of a library of which one like it lacks those called
-    `names`.
-    """
+    """Return whether a file is made for another version of a library of which one like it lacks `names`."""
     lacking = {_stem(name) for name in names}
     return any(_stem(name) in lacking and name not in names for name in other.elf.needed)
 

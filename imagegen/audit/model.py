@@ -41,9 +41,7 @@ CUDA = 190  # e_machine of a cubin, of which nothing else is read. Source: EM_CU
 
 @dataclass(frozen=True, slots=True)
 class Elf:
-    """The parts of an ELF64 file that the loader reads. Source: System V ABI, chapters 4 and 5; the LSB's symbol
-    versioning.
-    """
+    """The loader's parts of an ELF64 file. Source: System V ABI, chapters 4 and 5; the LSB's symbol versioning."""
 
     machine: int  # e_machine: 62 for x86-64, 183 for AArch64, 190 for CUDA
     soname: str | None = None

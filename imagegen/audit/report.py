@@ -32,9 +32,7 @@ class PackageVerdict:
 
 @dataclass(frozen=True)
 class AuditReport:
-    """The report about one subject. `gpus` maps each GPU, requested or not, to whether all of the subject runs on
-    it.
-    """
+    """The report about a subject. `gpus` maps each GPU, requested or not, to whether all of the subject runs on it."""
 
     subject: str
     findings: tuple[Finding, ...]  # in the order of `ordered`

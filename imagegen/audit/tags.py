@@ -106,9 +106,7 @@ def _modules_for_others(package: Package, python: str) -> dict[str, set[str]]:
 
 
 def _may_be_module(path: str, file: File) -> bool:
-    """Return whether Python may be able to import a file: by its name, by its init function, or since it was not
-    read.
-    """
+    """Return whether Python may import a file: by its name, by its init function, or if it was not read."""
     is_module_name = path.endswith(".abi3.so") or _BUILT_FOR.search(path) is not None
     return path.endswith(".so") and (is_module_name or file.elf is None or is_module(file.elf.exported))
 

@@ -205,9 +205,7 @@ def _build_evidence(user: TorchUser) -> str:
 
 
 def _unpinned_finding(user: TorchUser) -> Finding:
-    """Return a warning where symbols do not identify the torch and the loader would not report a wrong one, else a
-    note.
-    """
+    """Return a warning if symbols do not identify the torch and the loader reports no wrong one, else a note."""
     evidence = f"{_metadata_evidence(user)}; it {_symbol_evidence(user)}"
     if len(user.minors) > 1 and user.registers:
         evidence += "; built for another of them, it aborts while it is loaded"
@@ -240,9 +238,7 @@ def _metadata_evidence(user: TorchUser) -> str:
 
 
 def _format_minors(user: TorchUser) -> str:
-    """Format the minors that have everything that the package requires; symbols of the stable ABI stay
-    in later ones.
-    """
+    """Format the minors that have everything a package requires; symbols of the stable ABI stay in later ones."""
     newest = user.minors[-1] == minor(user.index.releases[-1])
     return f"{user.minors[0]} or newer" if user.stable and newest else _format_ranges(user)
 

@@ -118,9 +118,7 @@ class _Trials:
 
 
 def _lost(state: State, broken: Clause | None, premise: str) -> Iterator[tuple[str, Clause | None]]:
-    """Yield (package that can no longer be installed, clause that requires it); the clause is None if everything is
-    contradictory.
-    """
+    """Yield (package that cannot be installed, clause that requires it); the clause is None if all is contradictory."""
     if broken:
         yield next((name for name, _ in broken.literals if name != premise), premise), None
         return

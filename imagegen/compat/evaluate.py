@@ -81,9 +81,7 @@ def evaluate(rules: Iterable[Rule], facts: Facts) -> Verdict:
 
 
 def evaluate_on_gpus(rules: Iterable[Rule], facts: Facts) -> Verdict:
-    """Return the worst verdict on any of the GPUs, with the conflicts of all; without GPUs, the verdict on the
-    facts.
-    """
+    """Return the worst verdict on any GPU, with the conflicts of all; without GPUs, the verdict on the facts."""
     rules, on_gpus = tuple(rules), on_each_gpu(facts)
     linked = linked_rules(rules, "gpu", facts) if len(on_gpus) > 1 else rules
     of_gpus = {rule.id for rule in linked}

@@ -426,9 +426,7 @@ class Problem:
         return [Clause(ClauseOrigin("fact", name.rstrip("+")), ((name, mask),)) for name, mask in masks.items()]
 
     def known_clauses(self, masks: Mapping[str, int]) -> list[Clause]:
-        """Return clauses that restrict packages and CUDA to their known releases, except where the
-        facts name others.
-        """
+        """Return the clauses that restrict packages and CUDA to known releases, unless the facts name others."""
         opaque = {name: _mask(atom.opaque for atom in choices) for name, choices in self._opaque.items()}
         return [
             Clause(ClauseOrigin("given" if name in VERSIONED else "known", name), ((name, self.domains[name] & ~mask),))

@@ -28,9 +28,7 @@ UNFINISHED = ".imagegen-tmp-"  # outside of the store
 
 
 def new_file(folder: Path, prefix: str) -> tuple[int, Path]:
-    """Create a file, open for writing and locked until it is closed; return descriptor and path. Rename it before
-    closing.
-    """
+    """Create a file, open for writing, locked until it is closed; return descriptor and path. Rename it first."""
     import tempfile  # late, here and below: a command that only reads writes no file
 
     while True:

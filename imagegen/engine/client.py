@@ -160,9 +160,7 @@ class Engine:
             yield container
 
     def inspect_container(self, name: str) -> ContainerInfo:
-        """Return the state and the end of the log of a container, by name or id. Raises EngineError if
-        there is none.
-        """
+        """Return the state and the log's end of a container, by name or id. Raises EngineError if there is none."""
         return inspect_container(self.client, name)
 
     def exec_in(self, name: str, argv: Sequence[str]) -> bytes:

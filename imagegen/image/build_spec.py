@@ -38,9 +38,7 @@ def cache_of(build: LockedBuild) -> str:
 
 
 def spec(build: LockedBuild, recipe: Recipe) -> Mapping[str, Any]:
-    """Return the worker's input: everything that decides the wheel, and how to pass the number of
-    jobs, which does not.
-    """
+    """Return the worker's input: everything that decides the wheel, and how to pass the number of jobs."""
     return {
         "format": _SPEC_FORMAT,
         "name": build.name,

@@ -156,9 +156,7 @@ def _source(wheel: LockedWheel) -> LockedGit | None:
 
 
 def _is_ordinary(wheel: LockedWheel) -> bool:
-    """Return whether the wheel comes from the default index, as every wheel does that the cell does not require by
-    name.
-    """
+    """Return whether the wheel comes from the default index, as all do that the cell does not require by name."""
     return wheel.fetched.index == DEFAULT and wheel.choice is None
 
 

@@ -137,9 +137,7 @@ def pep508(requirement: Requirement) -> str:
 
 
 def _check_wheel(requirement: Requirement, target: WheelTarget, settings: Settings) -> None:
-    """Raise LockError for a compiled component without a wheel. Errors of the index are ignored here and reported
-    elsewhere.
-    """
+    """Raise LockError for a compiled component without a wheel. Errors of the index are reported elsewhere."""
     name, package = requirement.component.name, requirement.component.package
     if source := requirement.git:
         requested = f"the cell asks for {source.url} at {source.commit}"

@@ -55,9 +55,7 @@ if {name} is pure Python, leave {required} out of `build-system.requires`; if it
 
 @dataclass(frozen=True)
 class SdistBuilder:
-    """The environment in which sdists are built. `key` ("sha256:...") and `interpreter` are the base's; `rootfs`
-    unpacks it.
-    """
+    """The environment of sdist builds. `key` ("sha256:...") and `interpreter` are the base's; `rootfs` unpacks it."""
 
     key: str
     interpreter: str

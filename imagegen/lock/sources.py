@@ -105,9 +105,7 @@ class Finder:
         return has_file
 
     def _addresses(self, required: RequiredFile, tried: list[str]) -> Iterator[str]:
-        """Yield addresses that may have the file, best first; the reasons why a source does not have it are added to
-        `tried`.
-        """
+        """Yield addresses that may have the file, best first; add to `tried` why a source does not have it."""
         for link in self._settings.find_links:
             links = self._listing(link, "", None, tried)
             yield from self._matching(links, required, link, tried)

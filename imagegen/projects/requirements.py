@@ -225,9 +225,7 @@ class RequirementsReader:
         )
 
     def _directory(self, text: str) -> Path | None:
-        """Return the directory that a path or a file: address of the file being read leads to; None for another
-        requirement.
-        """
+        """Return the directory that a path or file: address of the file leads to; None for another requirement."""
         match = _LOCAL.match(text)
         if not self._open or not match or not (match[1] or is_path(text)):
             return None

@@ -110,9 +110,7 @@ class _NameIndex:
         *inside: str | int,
         fix: str | None = None,
     ) -> Iterator[MatrixError]:
-        """Return an error if `name` is text that is not `defined`; a value of another type already has
-        its own error.
-        """
+        """Return an error if `name` is text that is not `defined`; a value of another type has its own error."""
         broken = (*entry.path, *inside) in entry.document.broken
         if isinstance(name, str) and name not in defined and not broken:
             if not self.errors.is_full:

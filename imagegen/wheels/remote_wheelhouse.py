@@ -203,9 +203,7 @@ class RemoteWheelhouse:
 
 
 def _called(filename: str, name: str, version: str) -> bool:
-    """Return whether a wheel's file name is a plain one of this name (normalised) and version, as a lock will ask for
-    it.
-    """
+    """Return whether a file name is a plain one of this name (normalised) and version, as a lock asks for it."""
     parsed = naming.read(filename)
     try:
         return parsed is not None and (parsed.package, parse_wheel_filename(filename)[1]) == (name, Version(version))

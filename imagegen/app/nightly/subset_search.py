@@ -113,9 +113,7 @@ class _SubsetSearch(Generic[T]):
         return True
 
     def _move(self, name: str) -> bool:
-        """Update one more unit as far as possible and return whether it changed; the reason for a rejection is
-        recorded.
-        """
+        """Update one more unit as far as possible and return whether it changed; record why it is rejected."""
         for move in self.units[name].moves:
             required = {**self.accepted, name: move}
             while isinstance(result := self.attempt(required), Rejection):

@@ -187,9 +187,7 @@ def _members(wheel: Wheel, site: str, python: str, prefix: str) -> Iterator[Inst
 
 
 def _script(wheel: Wheel, member: Member, target: str, prefix: str) -> InstalledFile:
-    """Return a script of the wheel: `#!python` becomes the environment's interpreter, as PEP 427 requires. Programs
-    stay.
-    """
+    """Return a script of the wheel: `#!python` becomes the environment's interpreter (PEP 427). Programs stay."""
     head = next(wheel.chunks(member.name), b"")
     if not head.startswith(b"#!python"):
         return InstalledFile(

@@ -177,9 +177,7 @@ def _batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def check_ref(url: str, ref: str, commit: str, store: Store, settings: Settings) -> None:
-    """Raise FetchError unless the tag or branch leads to the commit now; a tag takes precedence over a branch of its
-    name.
-    """
+    """Raise FetchError unless the tag or branch leads to the commit; a tag takes precedence over a branch."""
     full = ref.startswith("refs/")
     names = [ref] if full else [f"refs/tags/{ref}", f"refs/heads/{ref}"]
 
@@ -262,9 +260,7 @@ def _reach(location: RemoteLocation, url: str, settings: Settings) -> None:
 
 
 def _environment(work_dir: Path, location: RemoteLocation, settings: Settings) -> dict[str, str]:
-    """Return git's environment: none of the user's variables but those for network access, and this
-    host's credentials.
-    """
+    """Return git's environment: of the user's variables only those for the network, and this host's credentials."""
     configuration, address, protocols = dict(_CONFIGURATION), location.address, ["https"]
     if address is None:
         protocols = ["file"]

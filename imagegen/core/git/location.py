@@ -82,9 +82,7 @@ def _named(base: str, path: str, by: str) -> RemoteLocation:
 
 
 def _rules(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Return the (base, replaced prefix) pairs of `url.<base>.insteadOf`, in git's order, from user and system
-    configuration.
-    """
+    """Return the (base, replaced prefix) pairs of `url.<base>.insteadOf`, in git's order, of user and system."""
     for name, start in command.user_configuration(settings.env, r"^url\..*\.insteadof$"):
         base = name.removeprefix("url.").removesuffix(".insteadof")
         if start and base.startswith(_USABLE):

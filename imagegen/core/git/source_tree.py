@@ -169,9 +169,7 @@ def _require_recorded(required: Submodule, recorded: list[TreeEntry], where: str
 
 
 def tarred(contents: Mapping[str, tuple[TreeEntry, Read]], where: str, folder: str, store: Store) -> PackedTree:
-    """Return a tar of the entries below one folder; each entry's function reads it. Raises FetchError for links that
-    lead out.
-    """
+    """Return a tar of the entries below one folder; each entry's function reads it. FetchError if a link leads out."""
     submodules, pointers = [], []
     with store.writer() as blob:
         for path in sorted(contents, key=str.encode):

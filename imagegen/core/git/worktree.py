@@ -94,9 +94,7 @@ def _require_trusted(top: Path, link: Path, directory: Path, env: Mapping[str, s
 
 
 def _is_declared_safe(top: Path, env: Mapping[str, str]) -> bool:
-    """Return whether the user's git configuration lists the directory, or all of them; an empty entry clears the
-    list.
-    """
+    """Return whether the user's configuration lists the directory, or all of them; an empty entry clears the list."""
     safe = False
     for _, value in command.user_configuration(env, r"^safe\.directory$"):
         safe = bool(value) and (safe or value == "*" or Path(value) == top)

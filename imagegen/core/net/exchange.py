@@ -264,9 +264,7 @@ class _Outgoing:
 
 
 def _credentials(settings: Settings) -> dict[Origin, tuple[str, str]]:
-    """Return the credentials in the addresses of the settings, by origin: an index's pages link to files without
-    them.
-    """
+    """Return the credentials in addresses of the settings by origin: an index's pages link to files without them."""
     urls = [*settings.index_urls.values(), *settings.extra_indexes, *settings.find_links]
     addresses = [parse(url) for url in urls if url.lower().startswith(("http://", "https://"))]
     return {address.origin: address.auth for address in addresses if address.auth}

@@ -23,9 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Reply:
-    """A server's answer with any status, 404 and 405 as well as 201; `url` is the answering address, without
-    credentials.
-    """
+    """A server's answer with any status (404, 405, 201); `url` is the answering address, without credentials."""
 
     url: str
     status: int

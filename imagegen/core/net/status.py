@@ -60,9 +60,7 @@ class DeniedError(UnavailableError):
 
 
 class TryAgainError(Exception):
-    """A transient fault. `wait` is the server's Retry-After in seconds; `local` means that only this
-    file is affected.
-    """
+    """A transient fault. `wait` is the server's Retry-After in seconds; with `local` only this file is affected."""
 
     def __init__(self, why: str, wait: float | None = None, *, local: bool = False) -> None:
         super().__init__(why)

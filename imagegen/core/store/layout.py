@@ -194,9 +194,7 @@ class Store:
 
     @contextmanager
     def temporary_directory(self, name: str) -> Iterator[Path]:
-        """Yield an empty temporary directory on the store's disk; it is removed at the end, or after the build was
-        killed.
-        """
+        """Yield an empty temporary directory on the store's disk, removed at the end or after the build was killed."""
         with self.explained(), temporary.new_directory(self.root / "tmp", f"{name}-") as path:
             yield path
 

@@ -135,9 +135,7 @@ def _build(locked: LockedBase, store: Store) -> LayerDescriptor:
 
 @contextmanager
 def _work_directory(store: Store) -> Iterator[Path]:
-    """Yield the directory in which mmdebstrap works: in the store; for a user with subordinate ids, one that all may
-    enter.
-    """
+    """Yield the directory in which mmdebstrap works: in the store; with subordinate ids, one that all may enter."""
     if os.geteuid() == 0:
         with store.temporary_directory("base") as work:
             yield work

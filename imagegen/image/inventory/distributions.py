@@ -35,9 +35,7 @@ _ABOVE = 3  # directories from site-packages to the environment's prefix: files 
 
 @dataclass(frozen=True)
 class InstalledSet:
-    """The packages; `editable` maps the name of each distribution whose files lie elsewhere to their
-    stated location.
-    """
+    """The packages; `editable` maps the name of distributions whose files lie elsewhere to the stated location."""
 
     packages: tuple[Package, ...]
     editable: Mapping[str, str]

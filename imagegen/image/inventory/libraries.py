@@ -135,9 +135,7 @@ def _loads(file: File, machine: int | None) -> bool:
 
 
 def _add_private(tree: FileTree, users: Mapping[str, File], libraries: dict[str, File], paths: dict[str, str]) -> None:
-    """Add the libraries that these files, by path, find only through their own RPATH or RUNPATH, and recursively
-    theirs.
-    """
+    """Add the libraries that these files, by path, find only through their own RPATH or RUNPATH, recursively."""
     for _ in range(_MAX_ROUNDS):
         fresh: dict[str, File] = {}
         for user, file in users.items():

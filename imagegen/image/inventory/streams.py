@@ -215,9 +215,7 @@ class BlobSource(Protocol):
 
 @contextmanager
 def piped(source: BlobSource, blob: Descriptor, client: Client) -> Iterator[Pipe]:
-    """Yield the bytes of a blob, which the source streams in a thread of its own; the client is closed when the block
-    fails.
-    """
+    """Yield the bytes of a blob, which another thread streams; if the block fails, close the client."""
     pipe = Pipe()
 
     def run() -> None:

@@ -75,9 +75,7 @@ def config_value(lock: Lock, name: str) -> tuple[str, ...]:
 
 
 def labels(lock: Lock) -> dict[str, str]:
-    """Return the image's labels, independent of the clock, the host and the record; the inputs hash identifies the
-    lock.
-    """
+    """Return the image's labels, independent of clock, host and record; the inputs hash identifies the lock."""
     values = {
         "org.opencontainers.image.title": lock.image,
         "org.opencontainers.image.created": lock.as_of,

@@ -257,9 +257,7 @@ class PushTarget:
                 self._ask("DELETE", location.url)
 
     def _send(self, blob: Descriptor, data: bytes) -> None:
-        """Upload a document unless it is here; looking for it in other repositories would take longer
-        than the upload.
-        """
+        """Upload a document unless it is here; a search in other repositories would take longer."""
         if not self.has(blob.digest, blob.size):
             self._finish(Upload(blob, data, self._sender, f"{self._base}/blobs", None, Quiet().meter("", 0)), blob)
 
@@ -271,9 +269,7 @@ class PushTarget:
                     raise self._refusal(reply, f"blob {blob.digest}")
 
     def _has(self, base: str, digest: str, size: int) -> bool | None:
-        """Return whether the repository has the blob; None if the registry does not tell. Raises FetchError,
-        PublishError.
-        """
+        """Return whether the repository has the blob; None if that is unknown. Raises FetchError, PublishError."""
         try:
             reply = self._ask("HEAD", f"{base}/blobs/{digest}")
         except DeniedError as error:

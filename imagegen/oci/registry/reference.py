@@ -131,9 +131,7 @@ def endpoint(reference: Reference, settings: Settings) -> Endpoint:
 
 
 def engine_name(reference: Reference, settings: Settings) -> str:
-    """Return the repository's name for an engine, so that it connects to the host that `endpoint` names. Raises
-    FetchError.
-    """
+    """Return the repository's name for an engine, which connects to the host of `endpoint`. Raises FetchError."""
     if reference.registry == HUB and mirror_name(HUB) not in settings.registry_mirrors:
         return reference.name
     host, _, path = endpoint(reference, settings).base.partition("://")[2].rpartition("@")[2].partition("/v2/")

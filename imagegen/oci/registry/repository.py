@@ -175,9 +175,7 @@ class Repository(ReferrerReader):
         return tuple(referrer for referrer in by_digest.values() if artifact_type in (None, referrer.artifact_type))
 
     def tags(self) -> tuple[str, ...]:
-        """Return all tags, as the registry orders them; a repository that does not exist has none.
-        Raises FetchError.
-        """
+        """Return all tags, as the registry orders them; an absent repository has none. Raises FetchError."""
         names: dict[str, None] = {}
         for page in self._pages(f"{self._endpoint.base}/tags/list?n=1000", "application/json"):
             if page.status == HTTPStatus.NOT_FOUND:

@@ -188,9 +188,7 @@ class _BuildScheduler:
         self.machine = self.probe()
 
     def _startable(self, waiting: Mapping[str, LockedBuild]) -> dict[str, tuple[JobPlan, ExitStack]]:
-        """Return the plans of builds that fit now, each with its memory reservation, which ends when its stack is
-        closed.
-        """
+        """Return the plans of builds that fit now, each with its memory reservation, until its stack is closed."""
         store, machine_id = self.build_environment.store, self.build_environment.place
         with store.lock(_PLANNING):
             reserved = reserved_resources(store, machine_id)
