@@ -53,15 +53,15 @@ def image_subject(
         name: value for name, equals, value in (variable.partition("=") for variable in contents.config.env) if equals
     }
     main = main_environment(tree, variables, reference, progress)
-    installation = installed(tree, main)
-    describe(installation.editable, progress)
+    packages, editables = installed(tree, main)
+    describe(editables, progress)
     labels = contents.config.labels
     capabilities = labels.get(f"{LABEL}gpu.capabilities", "").split(",")
     return Subject(
         name=reference,
-        packages=installation.packages,
+        packages=packages,
         system=libraries.of(tree, environment=variables, interpreter=main.program),
-        python=main.python or python_of(installation.packages),
+        python=main.python or python_of(packages),
         gpus=gpus or tuple(gpu for gpu in known_gpus if gpu.capability in capabilities),
         driver=labels.get(f"{LABEL}gpu.driver"),
         cuda=f"{LABEL}gpu.capabilities" in labels if f"{LABEL}cell" in labels else None,

@@ -135,9 +135,10 @@ def _recovered(
 
 def _with_system(recovered: Recovered, tree: FileTree, base: Base, location: Location) -> Recovered:
     """Return the contents with the requested Debian packages that the base lacks."""
-    debs, omissions = requested_debs(tree, base.packages), list(recovered.omissions)
-    if debs.nvidia:
-        package_names = f"{counted(len(debs.nvidia), 'Debian package')} of NVIDIA: {', '.join(debs.nvidia[:_NAMED])}"
+    debs, nvidia_debs = requested_debs(tree, base.packages)
+    omissions = list(recovered.omissions)
+    if nvidia_debs:
+        package_names = f"{counted(len(nvidia_debs), 'Debian package')} of NVIDIA: {', '.join(nvidia_debs[:_NAMED])}"
         omissions.append(
             Omission(location, package_names, "wheels bring CUDA", "name libraries that no wheel brings as components")
         )
@@ -145,7 +146,7 @@ def _with_system(recovered: Recovered, tree: FileTree, base: Base, location: Loc
     if release and f"{release.id}{release.version}" != BASE_SYSTEM:
         why = f"the base is {base.name}, whose packages have other versions, and sometimes other names"
         omissions.append(Omission(location, f"the system {release.id} {release.version}", why, "check `packages`"))
-    return replace(recovered, debian=dict.fromkeys(debs.names, location), omissions=tuple(omissions))
+    return replace(recovered, debian=dict.fromkeys(debs, location), omissions=tuple(omissions))
 
 
 def _unnamed(distribution: InstalledDistribution, location: Location) -> Omission | None:

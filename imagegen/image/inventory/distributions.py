@@ -33,14 +33,6 @@ _METADATA_FILES = {"dist-info": "METADATA", "egg-info": "PKG-INFO"}
 _ABOVE = 3  # directories from site-packages to the environment's prefix: files lie there too, in bin and share
 
 
-@dataclass(frozen=True)
-class InstalledSet:
-    """The packages; `editable` maps the name of distributions whose files lie elsewhere to the stated location."""
-
-    packages: tuple[Package, ...]
-    editable: Mapping[str, str]
-
-
 @dataclass
 class _Distribution:
     """On its way: `files` are by path in the tree, with the sha256 that the record promises."""
@@ -56,9 +48,10 @@ class _Distribution:
     unreadable: str | None = None  # why its record is
 
 
-def installed(tree: FileTree, environment: Environment) -> InstalledSet:
+def installed(tree: FileTree, environment: Environment) -> tuple[tuple[Package, ...], dict[str, str]]:
     """Return every distribution of the environment, by name; of a duplicate, the one that is imported.
 
+    Also return the names of distributions whose files lie elsewhere, with the stated locations.
     Files in a directory of modules that belong to none are packages called "(unowned) NAME" by their first directory.
     """
     by_name: dict[str, _Distribution] = {}
@@ -76,7 +69,7 @@ def installed(tree: FileTree, environment: Environment) -> InstalledSet:
         loser.files |= dict.fromkeys(paths)  # the files there differ from its record
     packages = (_package(distribution, files, behind, environment.site) for distribution in by_name.values())
     editables = {distribution.name: distribution.editable for distribution in by_name.values() if distribution.editable}
-    return InstalledSet(tuple(sorted(packages, key=lambda package: package.name)), editables)
+    return tuple(sorted(packages, key=lambda package: package.name)), editables
 
 
 def python_of(packages: Iterable[Package]) -> str | None:

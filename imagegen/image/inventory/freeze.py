@@ -71,16 +71,8 @@ def _distribution(tree: FileTree, path: str, metadata: str) -> InstalledDistribu
     )
 
 
-@dataclass(frozen=True)
-class RequestedDebs:
-    """Debian packages that were requested by name, as far as dpkg and apt show it, and packages of NVIDIA's archive."""
-
-    names: tuple[str, ...]
-    nvidia: tuple[str, ...]
-
-
-def requested_debs(tree: FileTree, base_packages: Iterable[str]) -> RequestedDebs:
-    """Return the packages that no other one depends on, and apt did not install for another.
+def requested_debs(tree: FileTree, base_packages: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return the packages that no other one depends on, and apt did not install for another; then NVIDIA's of them.
 
     Essential packages are left out, and so are the entry's `base_packages`.
     """
@@ -108,7 +100,5 @@ def requested_debs(tree: FileTree, base_packages: Iterable[str]) -> RequestedDeb
         and fields.get("priority") not in _MINIMAL
     ]
     is_nvidia = {paragraph["package"]: "nvidia" in paragraph.get("maintainer", "").lower() for paragraph in requested}
-    return RequestedDebs(
-        tuple(name for name, nvidia in is_nvidia.items() if not nvidia),
-        tuple(name for name, nvidia in is_nvidia.items() if nvidia),
-    )
+    nvidia_names = [name for name, nvidia in is_nvidia.items() if nvidia]
+    return [name for name, nvidia in is_nvidia.items() if not nvidia], nvidia_names

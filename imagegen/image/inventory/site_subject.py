@@ -34,15 +34,15 @@ def site_subject(
     if not is_site(tree, site):
         raise _nothing(directory, path)
     environment = environment_of_site(tree, site)
-    installed_set = installed(tree, environment)
-    describe(installed_set.editable, progress)
+    packages, editables = installed(tree, environment)
+    describe(editables, progress)
     machine_variables = variables if root == Path("/") else None
     return Subject(
         name=str(directory),
-        packages=installed_set.packages,
+        packages=packages,
         system=_site_system(tree, environment, machine_variables, progress),
         gpus=gpus,
-        python=environment.python or python_of(installed_set.packages),
+        python=environment.python or python_of(packages),
     )
 
 
