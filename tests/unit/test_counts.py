@@ -13,18 +13,20 @@ import pytest
 from tools import counts
 
 BUDGETS = {
-    "lines": 79_220,
-    "lines outside the libraries": 72_290,
-    "modules of several sections": 65,
-    "functions above 60 lines": 2,
-    "Callable parameters": 108,
-    "late imports outside cli": 60,
-    "internal imports, p90": 14,
+    "lines": 79_780,
+    "lines outside the libraries": 52_970,
+    "modules of several sections": 4,
+    "functions above 60 lines": 0,
+    "Callable parameters": 43,
+    "late imports outside cli": 54,
+    "internal imports, p90": 13,
+    "prose asserts": 193,
+    "private names in tests": 142,
 }
 
 
 def test_no_count_is_above_its_budget() -> None:
-    measured = counts.counts()
+    measured = counts.counts() | counts.test_counts()
     assert {name: measured[name] for name, budget in BUDGETS.items() if measured[name] > budget} == {}
 
 
