@@ -21,8 +21,8 @@ PACKAGE = Path(imagegen.__file__).parent
 ANSWERS = {"imagegen.compat.__main__", "imagegen.compat.answer_text", "imagegen.compat.answers"}
 # Library -> all modules of imagegen outside of it, without "imagegen.", that any of its modules imports.
 BRINGS = {
-    "audit": "core core.deferred core.errors core.gpu core.image_format core.layer_tar core.matrix_entry core.stopping "
-    "core.temporary core.text core.types core.validation core.zip_archive",
+    "audit": "core core.deferred core.errors core.gpu core.image_format core.layer_tar core.layer_tree "
+    "core.matrix_entry core.stopping core.temporary core.text core.types core.validation core.zip_archive",
     "checks": "",
     "compat": "audit audit.api audit.api.exports audit.api.getattrs audit.api.lookup audit.api.required "
     "audit.api.signatures audit.api.source audit.api.uses audit.capability audit.catalogue audit.model core "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import shutil
 import subprocess
 import time
@@ -18,7 +17,7 @@ import pytest
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import BaseError
-from imagegen.image.base import apt
+from imagegen.image.base import apt, resolution
 from imagegen.image.base.apt import Apt
 from imagegen.image.base.resolution import official
 from imagegen.lock.distributions import release
@@ -78,7 +77,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def archive(tmp_path: Path, keys: Path, monkeypatch: pytest.MonkeyPatch) -> Archive:
-    monkeypatch.setattr(importlib.import_module("imagegen.image.base.apt"), "keyring", lambda _: str(keys / "good.gpg"))
+    monkeypatch.setattr(resolution, "keyring", lambda _: str(keys / "good.gpg"))
     monkeypatch.setattr(apt, "_of_host", lambda _: ['Acquire::Retries "0";'])  # the host may allow old archives
     return Archive(tmp_path / "mirror", keys)
 
