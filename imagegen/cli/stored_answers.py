@@ -23,7 +23,6 @@ _EFFECTS = {
     *("os.rename", "os.rmdir", "os.symlink", "os.system", "os.truncate", "socket.bind", "socket.connect"),
     *("socket.getaddrinfo", "socket.sendto", "subprocess.Popen"),
 }
-_DEVICES = ("/proc/", "/sys/", *(f"/dev/{name}" for name in os.listdir("/dev") if name != "shm"))
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _UNSETTLED = 2 * 10**9  # nanoseconds in which a second change of a file may have the time of the first one
 _MAX_SIZE = 1 << 20  # bytes of an answer
@@ -56,7 +55,7 @@ class _Recording:
             if f"{name}/".startswith(self.invocation.unobserved):
                 return
             writes = event == "open" and isinstance(flags := arguments[2], int) and flags & _WRITING
-            if event in _READS and not writes and not name.startswith(_DEVICES):
+            if event in _READS and not writes and not _is_of_the_kernel(name):
                 self.watch(name)
                 return
         elif isinstance(path, int):  # a descriptor of a file that an earlier event named
@@ -157,6 +156,12 @@ def _is_storable(arguments: list[str]) -> bool:
         elif not (word == "--debug" or word.startswith("--project=")):
             return (word in _COMMANDS and "--size" not in arguments) or (word == "lock" and "--check" in arguments)
     return False
+
+
+def _is_of_the_kernel(path: str) -> bool:
+    """Return whether no signature shows a change of the file: of a device, or one that the kernel makes when read."""
+    in_memory = path.startswith("/dev/shm/")  # noqa: S108 - ordinary files; nothing is written there
+    return not in_memory and path.startswith(("/proc/", "/sys/", "/dev/"))
 
 
 def _signature(path: str) -> _Signature:
