@@ -51,7 +51,7 @@ _SHOWN = 10  # errors of an audit in one message
 
 def is_audited(project: ProjectContext, cell: Cell, lock: Lock) -> bool:
     """Return whether the store has the result of `audit_before_image`."""
-    return _AUDITS.get(project.store, _audit_key(lock, cell)) is not None
+    return _AUDITS.get(project.store, audit_key(lock, cell)) is not None
 
 
 def audit_before_image(
@@ -64,7 +64,7 @@ def audit_before_image(
     `inventory.cell.subject`.
     """
     store, progress = project.store, project.progress
-    key = _audit_key(lock, cell)
+    key = audit_key(lock, cell)
     result = _AUDITS.get(store, key)
     if result is None:
         gc.disable()  # data of wheels have no cycles, and searching for cycles takes a tenth of the audit
@@ -143,7 +143,7 @@ def audit_report(lock: Lock, cell: Cell, store: Store) -> dict[str, Any] | None:
     """Return the audit's result as `AuditReport.as_dict` or, for several environments, `joined_reports` returns it;
     None if the lock was not audited.
     """
-    audited = [_AUDITS.get(store, _audit_key(environment_lock, part)) for part, environment_lock in lock.by_cell(cell)]
+    audited = [_AUDITS.get(store, audit_key(environment_lock, part)) for part, environment_lock in lock.by_cell(cell)]
     reports = [result.report for result in audited if result]
     if len(reports) < len(audited):
         return None
@@ -153,9 +153,10 @@ def audit_report(lock: Lock, cell: Cell, store: Store) -> dict[str, Any] | None:
     return joined_reports(lock.cell, {environment.name: report for environment, report in pairs})
 
 
-def _audit_key(lock: Lock, cell: Cell) -> str:
+def audit_key(lock: Lock, cell: Cell) -> str:
+    """Return the digest of all inputs of the audit of a lock."""
     contents = [contents_hash(lock), asdict(cell.declarations), tree_key(lock.foundation)]
-    return digest_of_json([*contents, FACTS_FORMAT, LAYER_FORMAT, _audit_digest()])
+    return digest_of_json([*contents, FACTS_FORMAT, LAYER_FORMAT, audit_digest()])
 
 
 def _line(finding: Finding) -> str:
@@ -163,7 +164,7 @@ def _line(finding: Finding) -> str:
     return f"{finding.id}: {where}: {finding.evidence}" if where else f"{finding.id}: {finding.evidence}"
 
 
-def _audit_digest() -> str:
+def audit_digest() -> str:
     """Return a digest of the audit's programs and data, so that another version of imagegen audits again."""
     digest = hashlib.sha256()
     for package in (imagegen.audit, imagegen.image.inventory):

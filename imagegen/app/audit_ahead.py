@@ -28,7 +28,7 @@ from imagegen.spec.model import Cell
 _SCANNED = 0.9  # of a lock's wheels; with fewer, a whole build and an audit would use their memory at the same time
 _STEP = 0.02  # seconds between two looks for scans
 _POLL = 0.005  # seconds between two looks for the end of the process
-_PATIENCE = 120  # seconds; the audit of a large stack takes ten on a busy machine
+PATIENCE = 120  # seconds; the audit of a large stack takes ten on a busy machine
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
@@ -85,7 +85,7 @@ def _fork(project: ProjectContext, audits: Sequence[tuple[Cell, Lock]]) -> tuple
 
 def _has_ended(child: int) -> bool:
     """Wait for the process, and return whether it ended."""
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + PATIENCE
     try:
         while not os.waitpid(child, os.WNOHANG)[0]:
             if time.monotonic() > deadline:

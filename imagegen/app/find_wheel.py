@@ -38,7 +38,7 @@ class WheelSearch:
 def find_wheel(session: Session, component: str, pattern: str) -> WheelSearch:
     """Find the wheel of the component, NAME or NAME==VERSION, that a cell gets. Nothing is compiled."""
     project, wheels = session.project, session.matrices.wheel_catalogue
-    name, version = _parse_component(component)
+    name, version = parse_component(component)
     requested, cell = _component(session, name), session.matrix.select_one(pattern, single=True)
     need, note = _need(session, requested, version, cell, wheels)
     if note:
@@ -53,16 +53,15 @@ def find_wheel(session: Session, component: str, pattern: str) -> WheelSearch:
         return WheelSearch(requested, cell, need, find(need, sources, audit))
 
 
-def _parse_component(text: str) -> tuple[str, str | None]:
+def parse_component(text: str) -> tuple[str, str | None]:
     """Parse NAME or NAME==VERSION, with a normalized name. Raises UsageError for other requirements."""
     name, pinned, version = text.partition("==")
     try:
         return canonicalize_name(name.strip(), validate=True), str(Version(version)) if pinned else None
     except ValueError as error:
+        message = f'"{text}" is neither a component nor one with a version'
         fix = "name a component, or a version of it as NAME==VERSION"
-        raise UsageError(
-            f'"{text}" is neither a component nor one with a version', code="usage-invalid-value", fix=fix
-        ) from error
+        raise UsageError(message, code="usage-invalid-value", fix=fix) from error
 
 
 def _component(session: Session, word: str) -> Component:

@@ -92,7 +92,7 @@ def _require_equal_foundations(lock_files: LockFiles, cell: Cell, locks: Sequenc
     The dates of archives, which reach no layer, may differ: a nightly update leaves a base that has the same packages.
     """
     default, *further = cell.environments
-    below = [_foundation_keys(environment_lock.foundation) for environment_lock in locks]
+    below = [foundation_keys(environment_lock.foundation) for environment_lock in locks]
     for environment, keys in zip(further, below[1:], strict=True):
         if differing := [name for name, value in keys.items() if below[0][name] != value]:
             ids = f"{default.cell.id} and {environment.cell.id}"
@@ -105,7 +105,7 @@ def _require_equal_foundations(lock_files: LockFiles, cell: Cell, locks: Sequenc
             )
 
 
-def _foundation_keys(foundation: Foundation) -> dict[str, object]:
+def foundation_keys(foundation: Foundation) -> dict[str, object]:
     """Return the values that decide the bytes below the packages, each by the words for a difference."""
     key = base.key(foundation.base)
     return {

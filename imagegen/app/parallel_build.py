@@ -22,7 +22,7 @@ from imagegen.core.progress import Progress
 from imagegen.core.text import counted
 from imagegen.spec.model import Cell
 
-_PROGRAM = (sys.executable, "-P", "-c", "from imagegen.cli.main import main; main()")
+PROGRAM = (sys.executable, "-P", "-c", "from imagegen.cli.main import main; main()")
 # A build uses two cores for most of its time. In addition to imagegen, containers of its smoke checks have up to four
 # processes of 1 GB (bench/journal/2026-11-22-two-builds.md).
 _CORES, _MEMORY = 2, 6_000_000_000
@@ -51,18 +51,18 @@ class BuildProcesses:
 
     def __init__(self, progress: Progress, options: Sequence[str], project: Path, store: Path) -> None:
         self._progress, self._options, self._project, self._store = progress, options, project, store
-        self._running: dict[str, subprocess.Popen[str]] = {}
+        self.running: dict[str, subprocess.Popen[str]] = {}
         self._stopped = False
 
     def run(self, cell: str) -> BuildResult:
         """Build a cell; its messages are printed after its name."""
-        argv = [*_PROGRAM, "--project", str(self._project), "build", cell, "--json", *self._options]
+        argv = [*PROGRAM, "--project", str(self._project), "build", cell, "--json", *self._options]
         start = time.monotonic()
         lines: list[str] = []
         with subprocess.Popen(
             argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
         ) as process:
-            self._running[cell] = process
+            self.running[cell] = process
             if self._stopped:
                 process.terminate()
             relay = Thread(target=self._relay, args=(cell, process, lines))
@@ -71,7 +71,7 @@ class BuildProcesses:
             code = process.wait()
             code = 128 - code if code < 0 else code  # a signal, as in shells
             relay.join()
-        del self._running[cell]
+        del self.running[cell]
         built = _parse(output) if code == 0 else None
         return BuildResult(
             cell, code or (0 if built else 70), time.monotonic() - start, built, "" if built else _error(lines)
@@ -85,7 +85,7 @@ class BuildProcesses:
     def stop(self) -> None:
         """Terminate all processes, which then remove their containers and temporary files."""
         self._stopped = True
-        for process in list(self._running.values()):
+        for process in list(self.running.values()):
             process.terminate()
 
     def free(self) -> int:

@@ -19,7 +19,7 @@ from imagegen.core.store import disk
 MARK = ".imagegen-report.json"  # names the files of a report
 _OUTPUT, _REMEDY = "the output directory", "name another one"
 _HERE = -100  # AT_FDCWD: paths are relative to the working directory
-_EXCHANGE = 2  # RENAME_EXCHANGE
+RENAME_EXCHANGE = 2
 _SHOWN = 3  # foreign files in a message
 
 
@@ -84,7 +84,7 @@ def _fill(folder: Path, files: Mapping[str, bytes]) -> None:
 def _exchange(first: Path, other: Path) -> None:
     """Let two directories change names. Where the file system cannot, there is a moment without `other`."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.renameat2(_HERE, os.fsencode(first), _HERE, os.fsencode(other), _EXCHANGE) == 0:
+    if libc.renameat2(_HERE, os.fsencode(first), _HERE, os.fsencode(other), RENAME_EXCHANGE) == 0:
         return
     aside = first.with_name(f"{first.name}-old")
     other.rename(aside)

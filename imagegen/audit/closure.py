@@ -33,8 +33,8 @@ _LIB_NAMES = (
 )  # Debian's two directories, and the directories of other distributions
 _TORCH = "torch/lib/"
 _OF_TORCH = re.compile(r"lib(?:torch|c10)(?:_\w+)?\.so")
-_MOST_STEPS = 2_000_000  # of all closures together; a stack of 650 files takes 20,000, a tenth of a second
-_MOST_DIRECTORIES = 100  # that are searched for one file; libtorch_cuda.so's path has 6
+MAX_STEPS = 2_000_000  # of all closures together; a stack of 650 files takes 20,000, a tenth of a second
+MAX_DIRECTORIES = 100  # that are searched for one file; libtorch_cuda.so's path has 6
 # Libraries of every Python process: its interpreter needs them, or they are part of the C library. libm matters most,
 # because pillow calls it without a DT_NEEDED entry.
 _ALWAYS = (
@@ -188,7 +188,7 @@ class Loader:
     @property
     def exhausted(self) -> bool:
         """Return whether the search reached its limit of lookups."""
-        return self._steps > _MOST_STEPS
+        return self._steps > MAX_STEPS
 
     @cached_property
     def everywhere(self) -> tuple[Library, ...]:
@@ -232,7 +232,7 @@ class Loader:
                 if library not in inherited:
                     names.setdefault(library.elf.soname or name, library)
                     searched = dict.fromkeys((*self.directories(library)[0], *inherited[requester]))
-                    inherited[library] = tuple(searched)[:_MOST_DIRECTORIES]
+                    inherited[library] = tuple(searched)[:MAX_DIRECTORIES]
                     order.append(library)
         return Closure(tuple(order), tuple(resolutions))
 
@@ -338,11 +338,11 @@ def _expanded(library: Library, entries: tuple[str, ...]) -> tuple[str, ...]:
     """Return the entries of a path with $ORIGIN, $LIB and $PLATFORM replaced, without entries that are relative."""
     expanded: list[str] = []
     origin = posixpath.dirname(library.path)
-    for entry in entries[:_MOST_DIRECTORIES]:
+    for entry in entries[:MAX_DIRECTORIES]:
         path, at_origin = _ORIGIN.subn(lambda _: origin or ".", entry)
         if not at_origin and not path.startswith("/"):
             continue
         path = _PLATFORM.sub(MACHINES.get(library.elf.machine, ""), path)
         names = _LIB_NAMES if _LIB.search(path) else ("",)
         expanded += [_SITE.sub("", posixpath.normpath(_LIB.sub(name, path))) for name in names]
-    return tuple(dict.fromkeys(expanded))[:_MOST_DIRECTORIES]
+    return tuple(dict.fromkeys(expanded))[:MAX_DIRECTORIES]

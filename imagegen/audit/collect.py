@@ -27,7 +27,7 @@ class Collector:
     def __init__(self, size: int, scratch: Path, *, whole: bool = False) -> None:
         self._size, self._scratch, self._whole = size, scratch, whole
         self._head = b""
-        self._keep: _Memory | Sparse | None = None
+        self.copy: _Memory | Sparse | None = None
         self.idle = False  # nothing more of the file is wanted
         self.partial = False  # something was left out
 
@@ -35,14 +35,14 @@ class Collector:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._keep:
-            self._keep.close()
+        if self.copy:
+            self.copy.close()
 
     def write(self, chunk: bytes) -> None:
         """Add the file's next bytes. Raises OSError when the disk is full."""
         if self.idle:
             return
-        if self._keep is None:
+        if self.copy is None:
             self._head += chunk
             if len(self._head) < min(HEAD, self._size):
                 return
@@ -50,24 +50,22 @@ class Collector:
                 self.idle = True
                 return
             if self._size <= IN_MEMORY:
-                self._keep = _Memory()
+                self.copy = _Memory()
             else:
-                self._keep = Sparse(
-                    self._size, self._scratch, None if self._whole else left_out(self._head, self._size)
-                )
+                self.copy = Sparse(self._size, self._scratch, None if self._whole else left_out(self._head, self._size))
             chunk, self._head = self._head, b""
-        self._keep.write(chunk)
+        self.copy.write(chunk)
 
     def finish(self, sha256: str | None = None, *, executable: bool = False) -> File:
         """Return the scan of the file, when all of it was written."""
-        if self._keep is None:
+        if self.copy is None:
             return File(self._size, sha256, executable)
         try:
-            scan = self._keep.examine(self._size, sha256, executable=executable)
-            self.partial = bool(self._keep.holes)
+            scan = self.copy.examine(self._size, sha256, executable=executable)
+            self.partial = bool(self.copy.holes)
             return scan
         finally:
-            self._keep.close()
+            self.copy.close()
 
 
 class _Memory:

@@ -39,7 +39,7 @@ def _extensions(subject: Subject) -> Iterator[Finding]:
         return
     for package in subject.packages:
         rule = _extension_rules().get(package.name)
-        if rule is None or not package.files or not _within(package.version, rule.get("versions", "")):
+        if rule is None or not package.files or not satisfies(package.version, rule.get("versions", "")):
             continue
         modules = {_stem(path) for path in package.files if _is_library(path)}
         missing = [name for name in rule.get("all", ()) if name not in modules]
@@ -47,9 +47,8 @@ def _extensions(subject: Subject) -> Iterator[Finding]:
             missing.append(" or ".join(rule["any"]))
         if missing:
             evidence = f"has no extension module {', '.join(missing)}"
-            yield Finding(
-                Severity.ERROR, "extension-missing", str(package), None, evidence, (rule["because"], rule["fix"])
-            )
+            details = rule["because"], rule["fix"]
+            yield Finding(Severity.ERROR, "extension-missing", str(package), None, evidence, details)
 
 
 def _native_code(subject: Subject) -> Iterator[Finding]:
@@ -89,7 +88,7 @@ def _names(subject: Subject) -> Iterator[Finding]:
     installed = {package.name: package for package in subject.packages}
     for rule in data("names")["mistaken"]:
         package = installed.get(rule["package"])
-        if package and _within(package.version, rule["versions"]):
+        if package and satisfies(package.version, rule["versions"]):
             severity = Severity(rule["severity"])
             yield Finding(severity, "name-confusion", str(package), None, rule["because"], (rule["fix"],))
     for rule in data("names")["alone"]:
@@ -97,7 +96,7 @@ def _names(subject: Subject) -> Iterator[Finding]:
         present = [
             installed[name]
             for name in rule["packages"]
-            if name in installed and _within(installed[name].version, versions.get(name, ""))
+            if name in installed and satisfies(installed[name].version, versions.get(name, ""))
         ]
         if len(present) > 1:
             first, *conflicting = (str(package) for package in present)
@@ -198,7 +197,8 @@ def _stem(path: str) -> str:
     return path.rpartition("/")[2].partition(".")[0]
 
 
-def _within(version: str, specifier: str) -> bool:
+def satisfies(version: str, specifier: str) -> bool:
+    """Return whether a specifier contains a version; invalid versions are only in the empty specifier."""
     try:
         return SpecifierSet(specifier).contains(Version(version), prereleases=True)
     except ValueError:

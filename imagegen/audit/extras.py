@@ -21,7 +21,7 @@ _FOR_DEVELOPERS = {"ci", "dev", "develop", "doc", "docs", "lint", "test", "testi
 _IMPORT = re.compile(rb"[ \t]*(?:import[ \t]+([\w.]+(?:[ \t]*,[ \t]*[\w.]+)*)|from[ \t]+(\w[\w.]*)[ \t]+import\b)")
 # As `("{3}|'{3})(?:\\.|[^\\])*?(\1|(?=\\?\Z))`, which takes one byte after another and much more time. A string
 # without an end has no group and goes to the end of the file, so that each byte is read once.
-_STRING = re.compile(
+STRING_LITERAL = re.compile(
     rb'''"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*(""")?|''' rb"""'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*(''')?""", re.DOTALL
 )
 _INDENTED = re.compile(rb"[ \t]*(.?)")
@@ -55,7 +55,7 @@ def scan_imports(path: str, source: bytes, modules: Mapping[str, str]) -> Iterat
     if not any(True for _ in _statements(source, modules)):
         return  # most files: nothing is copied
     seen = set()
-    text = _STRING.sub(_without_lines, source)
+    text = STRING_LITERAL.sub(_without_lines, source)
     for start, distribution in _statements(text, modules):
         if distribution not in seen:
             seen.add(distribution)

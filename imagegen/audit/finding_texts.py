@@ -15,7 +15,7 @@ from imagegen.audit.model import Severity
 from imagegen.core.errors import UsageError
 from imagegen.core.text import did_you_mean, unprintable
 
-_FOLDER = Path(__file__).parent / "data" / "findings"
+FOLDER = Path(__file__).parent / "data" / "findings"
 _ID = re.compile("[a-z0-9]+(-[a-z0-9]+)*")
 
 
@@ -64,7 +64,7 @@ def explain(name: str) -> FindingText:
 def catalogue() -> Mapping[str, FindingText]:
     """Return all entries by id, sorted. They are shipped, so an invalid one is a bug and raises ValueError."""
     entries: dict[str, FindingText] = {}
-    for path in sorted(_FOLDER.glob("*.yaml")):
+    for path in sorted(FOLDER.glob("*.yaml")):
         file_entries = {name: _entry(name, values) for name, values in _read(path).items()}
         if twice := entries.keys() & file_entries.keys():
             raise ValueError(f"{path.name}: {', '.join(sorted(twice))} is in another file too")

@@ -200,24 +200,25 @@ def _version_finding(
     severity: Severity, package: str, provider: Library, lacking: Mapping[Library, frozenset[str]]
 ) -> Finding:
     nodes = frozenset().union(*lacking.values())
-    highest = max(nodes, key=_by_number)
+    highest = max(nodes, key=node_order)
     file = next(library for library in lacking if highest in lacking[library])
     family = highest.rpartition("_")[0]
-    newest = max((n for n in provider.elf.provides if n.rpartition("_")[0] == family), key=_by_number, default=None)
+    newest = max((n for n in provider.elf.provides if n.rpartition("_")[0] == family), key=node_order, default=None)
     provided = f"up to {newest}" if newest else "none such"
     evidence = f"needs {highest} of {provider.elf.soname or provider.name}, which has {provided}"
     releases = oldest_releases(nodes) if not provider.package else None
     if releases is not None:
         evidence += f"; {' or '.join(releases)} would do" if releases else "; no Debian or Ubuntu known here would do"
     details = [
-        f"{library.path}: {', '.join(sorted(file_nodes, key=_by_number))}" for library, file_nodes in lacking.items()
+        f"{library.path}: {', '.join(sorted(file_nodes, key=node_order))}" for library, file_nodes in lacking.items()
     ]
     owner = f"{provider.package}: {provider.path}" if provider.package else provider.path
     details_with_owner = (*few(details, _SHOWN, "files"), f"the library: {owner}")
     return Finding(severity, "library-too-old", package, file.path, evidence, details_with_owner)
 
 
-def _by_number(node: str) -> tuple[str, tuple[int, ...], str]:
+def node_order(node: str) -> tuple[str, tuple[int, ...], str]:
+    """Return the sort key of a version node such as GLIBC_2.34: family, numbers, text."""
     family, _, version = node.rpartition("_")
     return family, tuple(int(part) for part in re.findall(r"\d{1,9}", version)), node
 

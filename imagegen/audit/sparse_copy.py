@@ -25,12 +25,10 @@ from imagegen.audit.model import File
 from imagegen.audit.window import OnDisk, Unreadable
 
 # Bytes. Less is copied: a file system keeps pages, and skipping costs a call.
-_WORTH_SKIPPING = 4 << 10
-_NAMES = 64 << 10  # before a section table, or before a segment, in which the names of sections may lie
-_SYMBOLS = (
-    32 << 20
-)  # that are not loaded; in front of less, LLVM's linker puts the names of sections (vllm 0.24's vllm-rs)
-_TABLES = 12 << 20  # of a segment; libtorch_cpu's tables, the largest by far, end after 8.2 MB (torch 2.11.0, 2026-11)
+WORTH_SKIPPING = 4 << 10
+NAME_BYTES = 64 << 10  # before a section table, or before a segment, in which the names of sections may lie
+SYMBOL_BYTES = 32 << 20  # not loaded; in front of less, LLVM's linker puts the names of sections (vllm 0.24's vllm-rs)
+TABLE_BYTES = 12 << 20  # of a segment; libtorch_cpu's tables, the largest, end after 8.2 MB (torch 2.11.0, 2026-11)
 _ELF64 = b"\x7fELF\2\1"  # little-endian
 _SEGMENT = struct.Struct("<2IQ16xQ16x")  # type, flags, offset, size; System V ABI, chapter 5
 _MAGIC = re.compile(re.escape(MAGIC))  # found four times as fast as by bytes.find (Python 3.11)
@@ -61,7 +59,7 @@ class Sparse:
     def __init__(self, size: int, scratch: Path, ranges: Sequence[FileRange] | None) -> None:
         self._size = size
         self._ranges = deque(ranges or ())
-        self._file = tempfile.TemporaryFile(dir=scratch, buffering=0)  # noqa: SIM115 - the collector closes it
+        self.file = tempfile.TemporaryFile(dir=scratch, buffering=0)  # noqa: SIM115 - the collector closes it
         self._rest = b""  # the stream's end where it may be the beginning of a header
         self._at = 0  # where that is in the file
         self._copied = size if ranges is None else 0
@@ -93,17 +91,17 @@ class Sparse:
 
     def examine(self, size: int, sha256: str | None, *, executable: bool) -> File:
         self._copy(memoryview(self._rest))
-        self._file.truncate(size)
-        data = OnDisk(self._file.fileno(), size)
+        self.file.truncate(size)
+        data = OnDisk(self.file.fileno(), size)
         return examine(data, size=size, sha256=sha256, executable=executable, holes=self.holes)
 
     def close(self) -> None:
-        self._file.close()
+        self.file.close()
 
     def _copy(self, piece: memoryview) -> None:
         written = 0
         while written < len(piece):
-            written += os.pwrite(self._file.fileno(), piece[written:], self._at + written)
+            written += os.pwrite(self.file.fileno(), piece[written:], self._at + written)
 
     def _decided(self, data: bytes, start: int) -> bool:
         """Return whether the next bytes, `data` from `start` on, are decided; False if there are too few."""
@@ -124,7 +122,7 @@ class Sparse:
         end = self._copied + fatbin_entry.payload
         if end > self._body:
             self._copied = self._body
-        elif fatbin_entry.payload < _WORTH_SKIPPING:
+        elif fatbin_entry.payload < WORTH_SKIPPING:
             self._copied = end
         else:
             self._skip_to(end)
@@ -142,7 +140,7 @@ class Sparse:
             # The last bytes may be the beginning of the next container.
             boundary = match.start() if match else stop if stop < len(data) else max(start, stop - len(MAGIC) + 1)
             end = self._at + boundary - start
-            if part and part.start <= self._at and (boundary - start > _WORTH_SKIPPING or self._at == self._gap):
+            if part and part.start <= self._at and (boundary - start > WORTH_SKIPPING or self._at == self._gap):
                 self._skip_to(end)
                 self._gap = end
             else:
@@ -188,20 +186,20 @@ def left_out(head: bytes, size: int) -> list[FileRange]:
     needed = [(offset, offset + length) for kind, _, offset, length in segments if kind == _DYNAMIC]
     ranges = [*_within(loaded), *_between(loaded, size)]
     headers = [(0, HEADER.size), (at, at + row * count)]  # a hostile file's code may begin there
-    for start, end in [*headers, *needed, (table - _NAMES, table + section * sections)]:
+    for start, end in [*headers, *needed, (table - NAME_BYTES, table + section * sections)]:
         ranges = [piece for part in ranges for piece in part.without(start, end)]
-    return sorted(part for part in ranges if 0 < part.start < part.end - _WORTH_SKIPPING and part.end <= size)
+    return sorted(part for part in ranges if 0 < part.start < part.end - WORTH_SKIPPING and part.end <= size)
 
 
 def _within(loaded: Iterable[tuple[int, int, int]]) -> Iterator[FileRange]:
     for start, end, flags in loaded:
         code = bool(flags & _CODE and start)
-        yield FileRange(start if code else start + _TABLES, end, searched=not code)
+        yield FileRange(start if code else start + TABLE_BYTES, end, searched=not code)
 
 
 def _between(loaded: Sequence[tuple[int, int, int]], size: int) -> Iterator[FileRange]:
     ends = accumulate((end for _, end, _ in loaded), max)
     following = [start for start, _, _ in loaded[1:]] + [size]
     for end, start in zip(ends, following, strict=False):
-        if start - end > _SYMBOLS:
-            yield FileRange(end, start - _NAMES, searched=False)
+        if start - end > SYMBOL_BYTES:
+            yield FileRange(end, start - NAME_BYTES, searched=False)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from imagegen.core.errors import ImagegenError
 
-_SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
+SIGNALS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
 _MAX_NAMED = 3  # stopped steps in the last sentence
 _GRACE = 3.0  # seconds for which further signals count as the same, since make and CI systems send several
 
@@ -75,14 +75,14 @@ def _ending(stopped: Stopped) -> str:
     """Return the sentence about a signal and the work that it ended."""
     from imagegen.core.text import shown
 
-    ended = _SIGNALS[signal.Signals(stopped.number)]
+    ended = SIGNALS[signal.Signals(stopped.number)]
     remainder = f"; {len(stopped.steps) - _MAX_NAMED} more" if len(stopped.steps) > _MAX_NAMED else ""
     return shown(f"{ended}; stopped: {'; '.join(stopped.steps[:_MAX_NAMED])}{remainder}") if stopped.steps else ended
 
 
 def _set_handlers(handler: Any) -> None:
     """Set the handler of each signal that ends a run, but of those that the parent process had ignored."""
-    for number in _SIGNALS:
+    for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, handler)
 
@@ -137,7 +137,7 @@ def _prepare() -> None:
 def _stop_at_signal(reader: int) -> None:
     """Stop all work at the first signal that ends a run, since its handler must wait for the main thread."""
     while number := os.read(reader, 1):  # every signal with a handler is written here
-        if number[0] in _SIGNALS and not is_stopped():
+        if number[0] in SIGNALS and not is_stopped():
             stop_all(number[0])
 
 

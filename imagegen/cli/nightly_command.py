@@ -89,7 +89,7 @@ def _print(app: App, outcomes: tuple[CellOutcome, ...]) -> None:
     for outcome in outcomes:
         if outcome.proposal and (outcome.proposal.changed or outcome.proposal.rejected):
             section = changes.section(outcome.proposal, _moved(app, outcome.proposal))
-            click.echo(section.text if _to_terminal() else str(section))
+            click.echo(section.text if writes_to_terminal() else str(section))
     table = Table("cell", "result", "time", "")
     for outcome in outcomes:
         result = Styled(outcome.result, _COLOUR.get(outcome.result, "green"))
@@ -102,7 +102,7 @@ def _print(app: App, outcomes: tuple[CellOutcome, ...]) -> None:
             app.progress.say(f"{outcome.cell}: {outcome.error}")
 
 
-def _to_terminal() -> bool:
+def writes_to_terminal() -> bool:
     return sys.stdout.isatty()
 
 

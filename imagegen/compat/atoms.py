@@ -126,7 +126,7 @@ def cut_line(ranges: tuple[VersionRange, ...]) -> VersionLine:
     versions = sorted(map(Version, sorted(texts)))
     bits = [1 << position for position in reversed(range(len(ranges)))]
     pieces: dict[int, list[VersionRange]] = {}  # by the bits of the ranges that they are inside of
-    for piece, inside in _cut(versions_in(""), 0, list(zip(ranges, bits, strict=True)), versions):
+    for piece, inside in cut_pieces(versions_in(""), 0, list(zip(ranges, bits, strict=True)), versions):
         pieces.setdefault(inside, []).append(piece)
     rows = [f"{inside:0{len(ranges)}b}" for inside in sorted(pieces)]
     masks = {cut: int("".join(column), 2) for cut, column in zip(ranges, zip(*rows, strict=True), strict=False)}
@@ -140,7 +140,7 @@ def _union(pieces: Sequence[VersionRange]) -> VersionRange:
     return _union(pieces[:middle]).union(_union(pieces[middle:]))
 
 
-def _cut(
+def cut_pieces(
     piece: VersionRange, inside: int, ranges: list[tuple[VersionRange, int]], versions: Sequence[Version]
 ) -> Iterator[tuple[VersionRange, int]]:
     """Yield the pieces of a piece that is inside of some ranges by their bits, and on the bounds of `ranges`."""
@@ -154,7 +154,7 @@ def _cut(
         around = sum(bit for other, bit in ranges if half.is_subset(other))
         bounded = [(other, bit) for other, bit in ranges if not around & bit and not half.is_disjoint(other)]
         if not half.is_empty:
-            yield from _cut(half, inside | around, bounded, half_versions)
+            yield from cut_pieces(half, inside | around, bounded, half_versions)
 
 
 def values(texts: Iterable[str]) -> tuple[Atom, ...]:

@@ -56,7 +56,7 @@ def find_contradictions(rules: Iterable[Rule]) -> Iterator[RuleContradiction]:
     clauses = [clause for clause in problem.clauses if clause.origin.kind == "rule"]
     state = State.of(problem.domains, clauses)
     state.propagate(clauses)
-    trials = _Trials(state, clauses)
+    trials = AtomTrials(state, clauses)
     seen: set[tuple[str, ...]] = set()
     for name, choices in problem.atoms.items():
         positions = [
@@ -73,7 +73,7 @@ def find_contradictions(rules: Iterable[Rule]) -> Iterator[RuleContradiction]:
             state.undo(mark)
 
 
-class _Trials:
+class AtomTrials:
     """Finds the atoms that leave a package no release, faster than `State.decide` and without an explanation."""
 
     def __init__(self, state: State, clauses: Iterable[Clause]) -> None:
@@ -95,13 +95,14 @@ class _Trials:
         losing = []
         for position in sorted(positions, key=lambda position: satisfied[position].bit_count()):
             if all(less & ~satisfied[position] for less in sound):
-                if self._loses(name, 1 << position):
+                if self.loses(name, 1 << position):
                     losing.append(position)
                 else:
                     sound.append(satisfied[position])
         return sorted(losing)
 
-    def _loses(self, name: str, mask: int) -> bool:
+    def loses(self, name: str, mask: int) -> bool:
+        """Return whether a package has no release left where the atoms of `name` are those in `mask`."""
         domains = {**self._domains, name: mask}
         narrowed = [name]
         for other in narrowed:  # which grows

@@ -31,13 +31,13 @@ _MAX_ID, _MAX_TIME = 1 << 32, 1 << 40  # Go's zero time is -6e10
 DAMAGED = (tarfile.TarError, EOFError, ValueError, RecursionError)
 _MAX_BYTES = 200 << 30  # of one unpacked layer; the largest images of the field have 60 GB
 # A file of zeros may shrink a thousandfold, but the field's layers of several gigabytes shrink fourfold.
-_SMALL = 8 << 30  # bytes
+SMALL = 8 << 30  # bytes
 _MAX_RATIO = 50
 
 
 def most_unpacked(size: int) -> int:
     """Return how many bytes a layer may unpack to whose compressed blob has `size` bytes; more is a bomb."""
-    return min(_MAX_BYTES, max(_SMALL, _MAX_RATIO * size))
+    return min(_MAX_BYTES, max(SMALL, _MAX_RATIO * size))
 
 
 def member_name(text: str) -> str:

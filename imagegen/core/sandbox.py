@@ -74,7 +74,7 @@ _OPTIONS = (
     "--cap-drop",
     "ALL",
 )
-_GROUP = "imagegen-sandbox-"  # and the number of the process that made it
+GROUP_PREFIX = "imagegen-sandbox-"  # and the number of the process that made it
 _CAUSES = {
     "SIGKILL": "perhaps by the memory limit",
     "SIGSYS": "by the system-call filter: 32-bit programs do not run in the sandbox",
@@ -293,29 +293,29 @@ def _start(
 ) -> programs.Program[bytes]:
     """Start bubblewrap with `options` under the limits and the filter of system calls."""
     filter_program = program(platform.machine())
-    groups = _make_cgroups(limits)
+    groups = make_cgroups(limits)
     try:
-        with pipe_from(filter_program) as filter_fd, _namespace(limits, sources) as (enter, namespace):
-            command = [*_enter(groups), *limits.command(), *enter, "--seccomp", str(filter_fd), *_OPTIONS, *options]
+        with pipe_from(filter_program) as bpf_fd, _namespace(limits, sources) as (enter, namespace):
+            command = [*enter_cgroups(groups), *limits.command(), *enter, "--seccomp", str(bpf_fd), *_OPTIONS, *options]
             process = programs.Program[bytes](
                 command,
                 env=_environment(),
                 cwd="/",
                 umask=0o022,
-                pass_fds=[filter_fd, *namespace, *pass_fds],
+                pass_fds=[bpf_fd, *namespace, *pass_fds],
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
             )
     except FileNotFoundError as error:
-        _remove_cgroups(groups)
+        remove_cgroups(groups)
         raise SandboxError(
             f"{error.filename} is not installed",
             code="sandbox-not-installed",
             why="untrusted code runs under bubblewrap (bwrap), started by util-linux's prlimit",
             fix="apt-get install bubblewrap util-linux",
         ) from error
-    weakref.finalize(process, _remove_cgroups, groups)
+    weakref.finalize(process, remove_cgroups, groups)
     return process
 
 
@@ -441,28 +441,28 @@ def _tasks_of(users: Container[int]) -> int:
     return count
 
 
-def _make_cgroups(limits: Limits) -> tuple[Path, ...]:
-    """New control groups with limits for a whole sandbox; none where this user may not make them."""
+def make_cgroups(limits: Limits) -> tuple[Path, ...]:
+    """Make control groups with limits for a whole sandbox; return none if this user may not make them."""
     directories: list[Path] = []
     try:
         for parent, files in _cgroup_places(limits, Path("/proc/self/cgroup").read_text()):
-            _sweep(parent)
-            group = parent / f"{_GROUP}{os.getpid()}-{secrets.token_hex(8)}"
+            remove_stale_cgroups(parent)
+            group = parent / f"{GROUP_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
             group.mkdir()
             directories.append(group)
             for name, value in files.items():
                 if (group / name).exists():  # swap accounting is a matter of the kernel's configuration
                     (group / name).write_text(str(value))
     except OSError:
-        _remove_cgroups(tuple(directories))
+        remove_cgroups(tuple(directories))
         return ()
     return tuple(directories)
 
 
-def _sweep(parent: Path) -> None:
+def remove_stale_cgroups(parent: Path) -> None:
     """Remove the groups of builds that were killed and could not remove them; their processes died with them."""
-    for group in parent.glob(f"{_GROUP}*"):
-        if not Path("/proc", group.name.removeprefix(_GROUP).partition("-")[0]).exists():
+    for group in parent.glob(f"{GROUP_PREFIX}*"):
+        if not Path("/proc", group.name.removeprefix(GROUP_PREFIX).partition("-")[0]).exists():
             with suppress(OSError):
                 group.rmdir()
 
@@ -478,36 +478,27 @@ def _cgroup_places(limits: Limits, process_cgroups: str) -> Iterator[tuple[Path,
         cgroup = path.lstrip("/")
         if controllers == "memory":
             # memsw (memory and swap together) can only be set after, and not below, the limit for memory.
-            yield (
-                top / "memory" / cgroup,
-                {"memory.limit_in_bytes": limits.memory, "memory.memsw.limit_in_bytes": limits.memory},
-            )
+            files = {"memory.limit_in_bytes": limits.memory, "memory.memsw.limit_in_bytes": limits.memory}
+            yield top / "memory" / cgroup, files
         elif controllers == "pids":
             yield top / "pids" / cgroup, {"pids.max": limits.tasks}
         elif not controllers and (top / "cgroup.controllers").exists():
             parent = (top / cgroup).parent if cgroup else top
             enabled = (parent / "cgroup.subtree_control").read_text().split()
+            files = {"memory.max": limits.memory, "memory.swap.max": 0, "memory.oom.group": 1, "pids.max": limits.tasks}
             if {"memory", "pids"} <= set(enabled):
-                yield (
-                    parent,
-                    {
-                        "memory.max": limits.memory,
-                        "memory.swap.max": 0,
-                        "memory.oom.group": 1,
-                        "pids.max": limits.tasks,
-                    },
-                )
+                yield parent, files
 
 
-def _enter(groups: tuple[Path, ...]) -> list[str]:
-    """A command that moves itself into the groups and becomes the command that follows it."""
+def enter_cgroups(groups: tuple[Path, ...]) -> list[str]:
+    """Return a command that moves itself into the groups and becomes the command that follows it."""
     if not groups:
         return []
     move = "".join(f'echo $$ > "${index}"; ' for index in range(1, len(groups) + 1))
     return ["sh", "-c", f'{move}shift {len(groups)}; exec "$@"', "sh", *(f"{group}/cgroup.procs" for group in groups)]
 
 
-def _remove_cgroups(groups: tuple[Path, ...]) -> None:
+def remove_cgroups(groups: tuple[Path, ...]) -> None:
     """Remove the groups once their killed processes are gone; an empty group that stays behind does no harm."""
     for group in groups:
         for _ in range(20):

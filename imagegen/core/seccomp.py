@@ -7,8 +7,8 @@ namespace, so a build has no keyring at all.
 
     load arch               of another architecture (i386 by `int 0x80`, 32-bit Arm) -> kill the process
     load number             > _NEWEST (also all of x32, which have bit 30 set)       -> ENOSYS
-                            == each of _ABSENT                                       -> ENOSYS
-                            == each of _REFUSED                                      -> EPERM
+                            == each of ABSENT                                        -> ENOSYS
+                            == each of REFUSED                                       -> EPERM
     clone                   load argument 0: & _NEW_NAMESPACES                       -> EPERM
     socket, socketpair      load argument 0: none of _FAMILIES                       -> EAFNOSUPPORT
                                                                                      -> allow
@@ -37,16 +37,16 @@ _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column in
 _NEWEST = 456  # futex_requeue, Linux 6.7; from 424 on all architectures have the same numbers
 _NEW_NAMESPACES = 0x7E020000  # CLONE_NEWNS, _NEWCGROUP, _NEWUTS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET
 _FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
-_CLONE = (56, 220)
-_SOCKETS = ((41, 198), (53, 199))  # socket, socketpair
+CLONE = (56, 220)
+SOCKETS = ((41, 198), (53, 199))  # socket, socketpair
 
 # fmt: off
 # Programs do without these where the kernel is older. A filter cannot read clone3's flags, which lie in memory: without
 # it, the C library uses clone.
-_ABSENT: Mapping[str, _Numbers] = {
+ABSENT: Mapping[str, _Numbers] = {
     "clone3": (435, 435), "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
 }
-_REFUSED: Mapping[str, _Numbers] = {
+REFUSED: Mapping[str, _Numbers] = {
     # Keyrings belong to a user or a session, not to a sandbox.
     "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
     # A user namespace gives all capabilities, and so most of the kernel's code, to a program that has none.
@@ -100,13 +100,13 @@ def _instructions(column: int, architecture: int) -> Iterator[_Instruction]:
     yield (_RETURN, 0, 0, _KILL)
     yield (_LOAD, 0, 0, _AT_NUMBER)
     yield from _refuse(_GREATER, _NEWEST, errno.ENOSYS)
-    for calls, error in ((_ABSENT, errno.ENOSYS), (_REFUSED, errno.EPERM)):
+    for calls, error in ((ABSENT, errno.ENOSYS), (REFUSED, errno.EPERM)):
         for numbers in calls.values():
             if (number := numbers[column]) is not None:
                 yield from _refuse(_EQUAL, number, error)
-    yield from _argument(_CLONE[column], [*_refuse(_ANY_BIT, _NEW_NAMESPACES, errno.EPERM)])
+    yield from _argument(CLONE[column], [*_refuse(_ANY_BIT, _NEW_NAMESPACES, errno.EPERM)])
     allowed = [(_EQUAL, len(_FAMILIES) - index, 0, family) for index, family in enumerate(_FAMILIES)]
-    for numbers in _SOCKETS:
+    for numbers in SOCKETS:
         yield from _argument(numbers[column], [*allowed, (_RETURN, 0, 0, _ERROR | errno.EAFNOSUPPORT)])
     yield (_RETURN, 0, 0, _ALLOW)
 

@@ -15,9 +15,9 @@ from requests import exceptions
 
 from imagegen.core.errors import EngineError
 
-_DEFAULT = "unix:///var/run/docker.sock"
+DEFAULT_HOST = "unix:///var/run/docker.sock"
 _NONE = "no container engine"
-_PULSE = 10  # seconds of silence before an engine is pinged, and for its answer
+PULSE = 10  # seconds of silence before an engine is pinged, and for its answer
 
 
 def open_client(location: Mapping[str, Any], patience: int) -> docker.DockerClient:
@@ -25,7 +25,7 @@ def open_client(location: Mapping[str, Any], patience: int) -> docker.DockerClie
 
     `patience` is in seconds.
     """
-    host = str(location.get("base_url") or _DEFAULT)
+    host = str(location.get("base_url") or DEFAULT_HOST)
     if host.startswith("ssh://"):
         fix = f"`ssh -nNT -L /tmp/engine.sock:/var/run/docker.sock {host}` and DOCKER_HOST=unix:///tmp/engine.sock"
         raise EngineError(_NONE, code="engine-missing", where=host, why="imagegen does not speak ssh", fix=fix)
@@ -78,9 +78,9 @@ def while_alive(client: docker.DockerClient, ask: Callable[[], Iterable[Any]]) -
     Thread(target=read, daemon=True).start()
     while True:
         try:
-            event, error = arrived.get(timeout=_PULSE)
+            event, error = arrived.get(timeout=PULSE)
         except Empty:
-            before, client.api.timeout = client.api.timeout, _PULSE
+            before, client.api.timeout = client.api.timeout, PULSE
             try:
                 client.ping()
             finally:

@@ -44,7 +44,7 @@ def load(client: docker.DockerClient, store: Store, digest: str, tag: str, progr
         tag_image(client, digest, tag)
     else:
         sweep(client)
-        image = _image(store, digest)
+        image = loadable_image(store, digest)
         with (
             progress.meter(f"load {tag}", sum(blob.size for blob in image.blobs)) as meter,
             pulled(client, image, meter) as name,
@@ -73,8 +73,8 @@ def image_digest(client: docker.DockerClient, ref: str) -> str | None:
             return None
 
 
-def _image(store: Store, digest: str) -> Loadable:
-    """Read the manifest. StoreError when a blob that it names is missing."""
+def loadable_image(store: Store, digest: str) -> Loadable:
+    """Read the manifest. Raises StoreError if a blob that it names is missing."""
     data = store.read(digest)
     manifest = read_manifest(data, digest)
     missing = [blob.digest for blob in manifest.blobs if not store.has(blob.digest, blob.size)]

@@ -68,7 +68,7 @@ def read_tree(image: Image, store: Store) -> RootFiles:
     tree = MergedTree[_Member]()
     allowance = Allowance()
     for index, layer in enumerate(image.layers):
-        _apply(layer, index, store, tree, allowance)
+        apply_layer(layer, index, store, tree, allowance)
     entries: list[Entry] = []
     origins: dict[str, tuple[int, int]] = {}
     for path, node in sorted(tree.walk(), key=itemgetter(0)):
@@ -101,7 +101,7 @@ def _opened(layer: Layer, store: Store) -> Iterator[tarfile.TarFile]:
         ) from error
 
 
-def _apply(layer: Layer, index: int, store: Store, tree: MergedTree[_Member], allowance: Allowance) -> None:
+def apply_layer(layer: Layer, index: int, store: Store, tree: MergedTree[_Member], allowance: Allowance) -> None:
     """Apply a layer's changeset to `tree`."""
     tree.begin_layer()
     added: list[str] = []

@@ -58,7 +58,7 @@ def write(rendered: Rendered, locked: Lock, recipes: Mapping[str, Recipe], direc
                 _place(context.store, deb.digest, fresh / "packages" / f"{deb.name}.deb")
         if locked.builds:
             write_builds(locked.builds, recipes, fresh / "builds", context.store, context.settings)
-        _write_support(locked, fresh / "support")
+        write_support(locked, fresh / "support")
         for copy in locked.copies:
             _write_copy(copy, fresh / "files", context.store)
         (fresh / "Dockerfile").write_text(rendered.dockerfile, encoding="utf-8")
@@ -117,8 +117,8 @@ def _write_copy(copy: LockedCopy, directory: Path, store: Store) -> None:
         path.chmod(0o755)
 
 
-def _write_support(locked: Lock, directory: Path) -> None:
-    """The files of the support layer, with the modes that COPY gives them in the image, whatever the umask."""
+def write_support(locked: Lock, directory: Path) -> None:
+    """Write the files of the support layer, with the modes that COPY gives them in the image, whatever the umask."""
     for file in support_files(locked):
         path = directory / Path(file.path).relative_to(ROOT)
         path.parent.mkdir(parents=True, exist_ok=True)

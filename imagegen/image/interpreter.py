@@ -115,7 +115,7 @@ def _variables(path: str, content: bytes) -> dict[str, str | int | float | None]
 
 
 _TOP = "python"
-_MAX_BYTES = 2 << 30  # unpacked; the field's have 0.2 GB
+MAX_BYTES = 2 << 30  # unpacked; the field's have 0.2 GB
 _MAX_ENTRIES = 100_000  # the field's have 6000
 _MAX_TEXT = 16 << 20  # bytes of a file that is patched
 _LEFT_OUT = {"__pycache__", "EXTERNALLY-MANAGED"}
@@ -198,7 +198,7 @@ class _Limited:
     """A stream that ends with an error where more comes than any interpreter holds."""
 
     def __init__(self, stream: gzip.GzipFile) -> None:
-        self._stream, self._left = stream, _MAX_BYTES
+        self._stream, self._left = stream, MAX_BYTES
 
     def read(self, size: int) -> bytes:
         data = self._stream.read(size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -129,7 +130,7 @@ def _release(
     wheel = max(files.wheels, key=lambda wheel: wheel.rank, default=None)
     read = metadata(wheel.link, version) if wheel else None
     try:
-        python = _specifier(read.python if read else files.sdists[0].python)
+        python = read_requires_python(read.python if read else files.sdists[0].python)
         plain, extras = _split(requested.extras, read or Metadata((), ""))
     except (ValueError, RecursionError) as error:
         name = (wheel.link if wheel else files.sdists[0]).filename
@@ -190,12 +191,11 @@ def cuda_of(requires: Iterable[str]) -> str | None:
     return None
 
 
-def _specifier(text: str) -> str:
-    try:
+def read_requires_python(text: str) -> str:
+    """Return a Requires-Python in canonical form. Raises ValueError if it is too long or malformed."""
+    with suppress(ValueError):
         if len(text) <= LONGEST_REQUIREMENT:
             return str(SpecifierSet(text))
-    except ValueError:
-        pass
     raise ValueError(f'its Requires-Python is "{cut(text, LONGEST_REQUIREMENT)}"')
 
 

@@ -189,7 +189,7 @@ def dumps(lock: Lock) -> str:
         head += "# `lock` is the digest of what the lock of that cell pins; the first environment is the default.\n"
     else:
         head += "# Sizes are bytes; `path` is a hint for where an index keeps the file, its sha256 decides.\n"
-    text = head + "\n".join(_render(lock_table(lock), ())) + "\n"
+    text = head + "\n".join(render_table(lock_table(lock), ())) + "\n"
     (loads_combined if lock.has_several else loads)(text, f"lock of {lock.cell}")
     return text
 
@@ -204,7 +204,7 @@ def dumps_attached(lock: Lock) -> str:
     locked = [lock_table(replace(environment.lock, record=None)) for environment in lock.environments]
     for table in locked:
         del table["version"]
-    text = "\n".join(_render(lock_table(lock) | {"locked": locked}, ())) + "\n"
+    text = "\n".join(render_table(lock_table(lock) | {"locked": locked}, ())) + "\n"
     loads_attached(text, f"lock of {lock.cell}")
     return text
 
@@ -255,20 +255,20 @@ def contents_hash(lock: Lock) -> str:
     return digest_of(json.dumps([inputs_hash(lock), compiled]).encode()) if compiled else inputs_hash(lock)
 
 
-def _render(table: Mapping[str, Any], prefix: tuple[str, ...]) -> Iterator[str]:
-    """Lines of a table: plain values first, then its tables, then its arrays of tables."""
+def render_table(table: Mapping[str, Any], prefix: tuple[str, ...]) -> Iterator[str]:
+    """Yield the lines of a table: plain values first, then its tables, then its arrays of tables."""
     for key, value in table.items():
         if _is_rows(key, value):
             yield from (f"{_key(key)} = [", *(f"  {_inline(row)}," for row in value), "]")
         elif not isinstance(value, dict) and not _is_tables(value):
-            yield f"{_key(key)} = {_value(value)}"
+            yield f"{_key(key)} = {render_value(value)}"
     for key, value in table.items():
         header = ".".join(_key(part) for part in (*prefix, key))
         if isinstance(value, dict):
-            yield from ("", f"[{header}]", *_render(value, (*prefix, key)))
+            yield from ("", f"[{header}]", *render_table(value, (*prefix, key)))
         elif _is_tables(value) and not _is_rows(key, value):
             for item in value:
-                yield from ("", f"[[{header}]]", *_render(item, (*prefix, key)))
+                yield from ("", f"[[{header}]]", *render_table(item, (*prefix, key)))
 
 
 def _is_tables(value: object) -> bool:
@@ -281,21 +281,22 @@ def _is_rows(key: str, value: object) -> bool:
 
 
 def _inline(row: Mapping[str, Any]) -> str:
-    return "{ " + ", ".join(f"{_key(key)} = {_value(value)}" for key, value in row.items()) + " }"
+    return "{ " + ", ".join(f"{_key(key)} = {render_value(value)}" for key, value in row.items()) + " }"
 
 
 def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _value(key)
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else render_value(key)
 
 
-def _value(value: object) -> str:
+def render_value(value: object) -> str:
+    """Return a value as TOML. Raises TypeError for a value that no lock has."""
     if isinstance(value, bool | int):
         return json.dumps(value)
     if isinstance(value, str):
         # JSON's escapes are TOML's, but for DEL, which TOML wants escaped too.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, list):
-        return "[" + ", ".join(_value(item) for item in value) + "]"
+        return "[" + ", ".join(render_value(item) for item in value) + "]"
     raise TypeError(f"a lock holds no {type(value).__name__}")
 
 

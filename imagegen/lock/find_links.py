@@ -19,12 +19,12 @@ def find_local_wheel(settings: Settings, package: str, version: str, target: Whe
     paths: dict[str, Path] = {}
     for directory in filter(None, map(package_index.local_directory, settings.find_links)):
         for path in sorted(directory.glob("*.whl")):
-            if _is_release(path.name, package, version) and target.best([(path.name, path)]) is not None:
+            if is_wheel_of(path.name, package, version) and target.best([(path.name, path)]) is not None:
                 paths.setdefault(path.name, path)
     return next(iter(paths.values())) if len(paths) == 1 else None
 
 
-def _is_release(filename: str, package: str, version: str) -> bool:
+def is_wheel_of(filename: str, package: str, version: str) -> bool:
     from packaging.utils import parse_wheel_filename
 
     try:

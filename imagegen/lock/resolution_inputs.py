@@ -152,14 +152,14 @@ def _check_wheel(requirement: Requirement, target: WheelTarget, settings: Settin
     if links is None or (not links and settings.extra_indexes):  # which may have it
         return
     allowed = SpecifierSet(requirement.specifier)
-    wheels = [(link.filename, link) for link in links if allowed.contains(_version(link.filename), prereleases=True)]
+    wheels = [(link.filename, link) for link in links if allowed.contains(release_of(link.filename), prereleases=True)]
     if target.best(wheels) is None:
         target_name = f" for Python {target.python} on {target.uv_platform}" if links else ""
         why = f"recipes know none, and index {requirement.index} has no wheel of it{target_name}"
         raise no_recipe(f"{name} {requirement.specifier}".strip(), why)
 
 
-def _version(filename: str) -> str:
+def release_of(filename: str) -> str:
     """Return a wheel's version; for other files one that no requirement names."""
     try:
         return str(parse_wheel_filename(filename)[1])

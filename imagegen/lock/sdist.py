@@ -111,20 +111,21 @@ def build(name: str, version: str | None, sdist: LockedSdist, builder: SdistBuil
     SandboxError when the build fails, WheelError when it gives no pure wheel of this release, ReproducibilityError when
     it gives two wheels.
     """
-    store, key = builder.store, _key(sdist, builder)
+    store, key = builder.store, wheel_key(sdist, builder)
     with store.lock(f"sdist-{key}"):
         cached = _WHEELS.get(store, key)
         if cached and store.has(cached.digest, cached.size):
             return replace(cached, index=sdist.file.index)
         with timed(builder.progress, f"building a wheel from {sdist.file.filename}, twice"):
             filename, wheel = _build_twice(name, version, sdist, builder)
-        _check(name, version, filename, wheel, sdist.file.filename)
+        require_pure_wheel(name, version, filename, wheel, sdist.file.filename)
         built = LockedFile(filename, len(wheel), store.write(wheel).removeprefix("sha256:"), sdist.file.index)
         _WHEELS.put(store, key, built)
     return built
 
 
-def _key(sdist: LockedSdist, builder: SdistBuilder) -> str:
+def wheel_key(sdist: LockedSdist, builder: SdistBuilder) -> str:
+    """Return the digest of all inputs of the wheel that is built from an sdist."""
     inputs = [_FORMAT, sdist.file.sha256, [wheel.file.sha256 for wheel in sdist.build_requires]]
     inputs += [sdist.git.subdirectory] if sdist.git else []
     text = json.dumps([*inputs, builder.key, builder.interpreter, _WORKER.read_text()])
@@ -167,7 +168,7 @@ def _build_once(version: str | None, sdist: LockedSdist, builder: SdistBuilder) 
     return filename.decode(errors="replace"), wheel
 
 
-def _check(name: str, version: str | None, filename: str, wheel: bytes, source: str) -> None:
+def require_pure_wheel(name: str, version: str | None, filename: str, wheel: bytes, source: str) -> None:
     """Raise WheelError unless it is a pure wheel of this release, and whole."""
     try:
         package, release, _, tags = parse_wheel_filename(filename)

@@ -36,7 +36,7 @@ from imagegen.spec.model import Component
 
 _PROJECT = "cell"
 OMITTED = "0+omitted"  # the version of a placeholder
-_TIMEOUT = 1800  # seconds; the largest cells resolve within a minute where nothing is cached
+TIMEOUT = 1800  # seconds; the largest cells resolve within a minute where nothing is cached
 _OTHER_INDEX = "check network and proxy, or name another index: UV_DEFAULT_INDEX, or IMAGEGEN_INDEX_... for an alias"
 # Messages of uv 0.13 about an index that fails, rather than about its contents.
 _INDEX_FAILED = re.compile(r"Failed to fetch|Request failed after|`?Content-Type`? |unexpected (JSON|HTML)")
@@ -225,12 +225,12 @@ def _uv(work_dir: Path, settings: Settings, question: ResolveRequest, arguments:
     command += arguments
     try:
         completed = programs.run(
-            command, cwd=work_dir, env=env, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT
+            command, cwd=work_dir, env=env, capture_output=True, text=True, errors="replace", timeout=TIMEOUT
         )
     except programs.TimeoutExpired as error:
         # uv's own timeout is for a single read, which never comes where an index drips.
         raise FetchError(
-            f"uv did not resolve the cell in {_TIMEOUT // 60} minutes",
+            f"uv did not resolve the cell in {TIMEOUT // 60} minutes",
             code="fetch-resolution-timeout",
             why="an index is too slow",
             fix=_OTHER_INDEX,

@@ -50,7 +50,7 @@ def move_tags(
     previous = {digest: repository.fetch_manifest(digest, store) for digest in dict.fromkeys(moved.values()) if digest}
     before = {tag: previous[digest] if digest else None for tag, digest in moved.items()}
     journal = TagMove(repository.name, to.digest, before)
-    _MOVES.put(store, _key(repository.name), journal)
+    _MOVES.put(store, move_key(repository.name), journal)
     try:
         data = store.read(to.digest)
         for tag in before:
@@ -73,7 +73,7 @@ def move_tags(
 
 def recover(repository: RemoteRepository, store: Store, progress: Progress) -> None:
     """Roll back the tags that an interrupted run has moved. Raises PublishError if that fails."""
-    journal = _MOVES.get(store, _key(repository.name))
+    journal = _MOVES.get(store, move_key(repository.name))
     if journal is None:
         return
     if all(repository.resolve_tag(tag) == journal.to for tag in journal.before):
@@ -121,10 +121,11 @@ def _manifest_bytes(repository: RemoteRepository, store: Store, digest: str) -> 
         return None
 
 
-def _key(repository: str) -> str:
+def move_key(repository: str) -> str:
+    """Return the key of the journal of a repository."""
     return digest_of_json(["repository", repository])
 
 
 def _clear(store: Store, repository: str) -> None:
     with suppress(ImagegenError):  # a store that cannot be written has no journal
-        _MOVES.forget(store, _key(repository))
+        _MOVES.forget(store, move_key(repository))

@@ -79,11 +79,10 @@ def remember(store: Store, image: str, report: SmokeReport) -> None:
     """Save the details of the report's numerics checks for the image with this digest, one for each device."""
     details = {}
     for result in report.results:
-        fingerprint = read(result.details) if result.check in CHECKS else None
-        if fingerprint:
+        if result.check in CHECKS and (fingerprint := read(result.details)):
             details[fingerprint.device] = dict(result.details)
     with store.lock("numerics"):
-        _DETAILS.put(store, _key(image), {**_details(store, image), **details})
+        _DETAILS.put(store, fingerprint_key(image), {**_details(store, image), **details})
 
 
 def recall(store: Store, image: str) -> tuple[Fingerprint, ...]:
@@ -112,8 +111,9 @@ def read_attached(content: Any, image: str) -> tuple[Fingerprint, ...]:
 
 
 def _details(store: Store, image: str) -> dict[str, Any]:
-    return _DETAILS.get(store, _key(image)) or {}
+    return _DETAILS.get(store, fingerprint_key(image)) or {}
 
 
-def _key(image: str) -> str:
+def fingerprint_key(image: str) -> str:
+    """Return the key under which a store keeps the fingerprints of an image."""
     return digest_of_json([image, FORMAT])

@@ -85,7 +85,7 @@ def _contradictions(placed: PlacedEntry, entry: RecipeEntry, component: Componen
             message = f'"{name}" is among `against` too: one build cannot have two of it'
             yield placed.error(message, "build_requires", position, key=False)
     for version, release in entry.releases.items():
-        if release.sdist and not _is_of(release.sdist.filename, component.package, version):
+        if release.sdist and not is_sdist_of(release.sdist.filename, component.package, version):
             message = f"{release.sdist.filename} is not an sdist of {component.package} {version}"
             yield placed.error(message, "releases", version, "sdist", "file", key=False)
 
@@ -96,7 +96,7 @@ def _repeated(names: Iterable[str]) -> list[int]:
     return [position for position, name in enumerate(names) if first.setdefault(name, position) != position]
 
 
-def _is_of(filename: str, package: str, version: str) -> bool:
+def is_sdist_of(filename: str, package: str, version: str) -> bool:
     try:
         name, its_version = parse_sdist_filename(filename)
     except ValueError:

@@ -26,8 +26,8 @@ _BY_PREDICATE = {kind.predicate: kind for kind in KINDS.values() if kind.predica
 # If the registry has no referrers API, cosign 3.1.1 lists its artifacts under the type of their config. The manifest of
 # such an artifact has its type.
 _UNKNOWN_TYPES = ("", EMPTY_TYPE)
-_MAX_ARTIFACTS = 500  # that are read; an image has about ten
-_MAX_BYTES = 256 << 20  # of all artifacts, which are in memory together
+MAX_ARTIFACTS = 500  # that are read; an image has about ten
+MAX_BYTES = 256 << 20  # of all artifacts, which are in memory together
 
 
 class ReferrerSource(Protocol):
@@ -147,14 +147,14 @@ def _read_attachments(repository: ReferrerSource, digest: str, trust: Trust) -> 
     listed = [
         item for item in repository.referrers(digest) if item.artifact_type in (*_BY_TYPE, BUNDLE, *_UNKNOWN_TYPES)
     ]
-    if len(listed) > _MAX_ARTIFACTS:
-        why = f"{len(listed)} artifacts refer to it; imagegen reads {_MAX_ARTIFACTS}"
+    if len(listed) > MAX_ARTIFACTS:
+        why = f"{len(listed)} artifacts refer to it; imagegen reads {MAX_ARTIFACTS}"
         attachments.faults.append(
             TrustError(f"image {digest} has too many attachments", code="trust-too-many-attachments", why=why)
         )
     size = 0  # bytes that were read
-    for referrer in listed[:_MAX_ARTIFACTS]:
-        if size > _MAX_BYTES:
+    for referrer in listed[:MAX_ARTIFACTS]:
+        if size > MAX_BYTES:
             why = f"the artifacts before it have {size} bytes"
             attachments.faults.append(
                 TrustError(

@@ -120,7 +120,7 @@ class RemoteWheelhouse:
         entry = self._entry(key)
         if entry is None:
             return None
-        if required and not _called(entry.wheel.filename, *required):
+        if required and not is_plain_name(entry.wheel.filename, *required):
             why = f"it is {entry.wheel.filename}, and {' '.join(required)} was requested"
             raise self._wrong(key, why)
         wheel = self._complete(entry)
@@ -174,7 +174,7 @@ class RemoteWheelhouse:
             raise self._wrong(key, "it has not one file and one record")
         filename, file = blobs[_FILE]
         name, version = (artifact.annotations.get(f"{_OWN}{attribute}", "") for attribute in ("name", "version"))
-        if not _called(filename, name, version):
+        if not is_plain_name(filename, name, version):
             raise self._wrong(key, f"its file is called {filename!r}, and it says that it is {name} {version}")
         wheel = BuiltWheel(key, name, version, filename, file.digest.removeprefix("sha256:"), file.size, {})
         return _Entry(wheel, blobs[_RECORD][1], blobs[_LOG][1] if _LOG in blobs else None)
@@ -202,7 +202,7 @@ class RemoteWheelhouse:
         )
 
 
-def _called(filename: str, name: str, version: str) -> bool:
+def is_plain_name(filename: str, name: str, version: str) -> bool:
     """Return whether a file name is a plain one of this name (normalised) and version, as a lock asks for it."""
     parsed = naming.read(filename)
     try:

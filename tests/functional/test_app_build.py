@@ -353,7 +353,7 @@ def test_another_edition_of_the_audit_asks_again(machine: Machine, monkeypatch: 
     requested = auditing(monkeypatch, Severity.ERROR)
     machine.build(lock, audit=True)
     assert not requested
-    monkeypatch.setattr("imagegen.app.audit._audit_digest", lambda: "another")
+    monkeypatch.setattr("imagegen.app.audit.audit_digest", lambda: "another")
     with pytest.raises(AuditError):
         machine.build(lock, audit=True)
 

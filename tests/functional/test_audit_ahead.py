@@ -113,7 +113,7 @@ def test_an_audit_that_does_not_end_is_ended(
     stack = Stack(tmp_path)
     stack.scan_last()
     monkeypatch.setattr("imagegen.app.audit.audit", lambda _: time.sleep(60))
-    monkeypatch.setattr("imagegen.app.audit_ahead._PATIENCE", 0.1)
+    monkeypatch.setattr("imagegen.app.audit_ahead.PATIENCE", 0.1)
     with audited_ahead(stack.session.project, stack.cell, stack.lock):
         pass
     assert_ended(children)
@@ -128,7 +128,7 @@ def test_few_scans_or_a_finished_audit_start_no_process(tmp_path: Path, monkeypa
         pass
     for wheel in stack.lock.wheels[:2]:
         scan.SCANS.forget(stack.store, scan.scan_key(wheel, stack.lock.python))
-    monkeypatch.setattr("imagegen.app.audit._audit_digest", lambda: "another")
+    monkeypatch.setattr("imagegen.app.audit.audit_digest", lambda: "another")
     with audited_ahead(stack.session.project, stack.cell, stack.lock):
         pass
     assert not stack.audited()

@@ -30,7 +30,7 @@ from imagegen.engine import Engine
 from imagegen.image import build_spec as recipe
 from imagegen.lock.model import Lock, LockedBuild
 from imagegen.spec.model import Cell
-from imagegen.wheels.builds.costs import _key, work
+from imagegen.wheels.builds.costs import cost_key, work
 from imagegen.wheels.builds.ensure import require_wheels
 from imagegen.wheels.builds.environment import BuildEnvironment
 from imagegen.wheels.builds.reservations import ReservedResources, reserve, reserved_resources
@@ -229,7 +229,7 @@ def test_what_was_measured_wins_over_the_recipe(host: BuildHost) -> None:
 
 def test_what_another_imagegen_has_remembered_is_not_guessed_at(host: BuildHost) -> None:
     (build,) = host.lock.builds
-    Cache("build-cost", dict).put(host.store, _key(build), {"units": 4, "minutes": 3})
+    Cache("build-cost", dict).put(host.store, cost_key(build), {"units": 4, "minutes": 3})
     assert work(build, RECIPE, host.store).cost == RECIPE.cost
 
 
@@ -375,7 +375,7 @@ def until(true: Callable[[], bool]) -> None:
 def test_no_memory_is_used_that_another_imagegen_has_planned_with(
     host: BuildHost, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
-    monkeypatch.setattr(compiling, "_POLL", 0.01)
+    monkeypatch.setattr(compiling, "POLL", 0.01)
     available = [1 * GB, 14 * GB]  # as it is found, before and after the other has left
     monkeypatch.setattr(compiling, "probe", lambda *_: Machine(4, 16 * GB, available.pop(0), limited=True))
     with ThreadPoolExecutor(1) as pool:

@@ -63,7 +63,7 @@ def test_a_report_shows_what_the_store_has_and_what_the_project_names(run: Run, 
     store = Store(tmp_path / "cache" / "imagegen" / "store")
     locked = lock.read(shipped("locks") / f"{CELL}.toml")
     found = {"errors": [], "warnings": 0, "report": AUDIT.as_dict()}
-    Cache("audit", dict).put(store, audit._audit_key(locked, cell), found)
+    Cache("audit", dict).put(store, audit.audit_key(locked, cell), found)
     assert locked.record
     required = SmokeRequirement.of(locked.record.digest, locked, cell.declarations, require_gpu=False)
     save_passed_report(store, PassedSmokeReport(required.image, required.programs, gpu=False, report=SMOKE.as_dict()))

@@ -44,7 +44,7 @@ print(json.dumps([{"cell": cell, "digest": "sha256:1", "tags": sys.argv[6:], "re
 
 @pytest.fixture(autouse=True)
 def child(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel_build, "_PROGRAM", (sys.executable, "-c", CHILD))
+    monkeypatch.setattr(parallel_build, "PROGRAM", (sys.executable, "-c", CHILD))
 
 
 def ended(cell: str) -> BuildResult:
@@ -113,7 +113,7 @@ def test_an_interruption_ends_all_builds(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         results.throw(Interrupted())  # type: ignore[attr-defined]
     assert time.monotonic() - start < 60
-    assert not builds._running
+    assert not builds.running
     assert builds.run("slow-3").code != 0, "what was about to start ends too"
 
 

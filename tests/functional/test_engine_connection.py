@@ -134,5 +134,5 @@ def test_a_socket_without_permission(tmp_path: Path) -> None:
 
 @pytest.mark.fault("Engine", "no engine is installed", "an error that says how to install one")
 def test_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("imagegen.engine.connection._DEFAULT", f"unix://{tmp_path}/docker.sock")
+    monkeypatch.setattr("imagegen.engine.connection.DEFAULT_HOST", f"unix://{tmp_path}/docker.sock")
     assert INSTALL in str(refused(settings_for(tmp_path)).fix)

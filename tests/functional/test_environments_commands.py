@@ -14,7 +14,7 @@ import pytest
 from packaging.version import Version
 
 from imagegen import mirror
-from imagegen.app.lock_files import LockCheck, LockFiles
+from imagegen.app.lock_files import LockCheck
 from imagegen.app.project import ProjectContext
 from imagegen.app.session import Session
 from imagegen.core.data import shipped
@@ -90,11 +90,11 @@ def session_of(project: Project) -> Session:
 
 def remember(session: Session, lock: Lock, image: str) -> None:
     """Let the store know the digest of the lock's image, as after a build."""
-    IMAGES.put(session.project.store, assembling._memory_key(lock), Record(LAYER_FORMAT, CODEC, image, ()))
+    IMAGES.put(session.project.store, assembling.image_key(lock), Record(LAYER_FORMAT, CODEC, image, ()))
 
 
 def forget(session: Session, lock: Lock) -> None:
-    IMAGES.forget(session.project.store, assembling._memory_key(lock))
+    IMAGES.forget(session.project.store, assembling.image_key(lock))
 
 
 def test_a_smoke_report_of_its_image_makes_it_tested(project: Project) -> None:
@@ -148,7 +148,7 @@ def test_the_check_of_its_lock_is_kept(project: Project, monkeypatch: pytest.Mon
         return session.lock_files.check(session.lock_files.fresh(cell), cell)
 
     before = checked()
-    monkeypatch.setattr(LockFiles, "_check_environments", Mock(side_effect=NotImplementedError))
+    monkeypatch.setattr(LockCheck, "__init__", Mock(side_effect=NotImplementedError))
     assert checked() == before
 
 

@@ -172,7 +172,7 @@ def test_bombs_are_refused(tar: bytes, why: str, tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("kind", ["gzip", "zstd"])
 def test_a_layer_that_unpacks_without_end_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layer_tar, "_SMALL", 1 << 20)
+    monkeypatch.setattr(layer_tar, "SMALL", 1 << 20)
     blob = packed(kind, bytes(64 << 20))
     plain = stream.Plain(io.BytesIO(blob))
     with pytest.raises(FetchError):
@@ -263,7 +263,7 @@ def test_a_large_library_of_another_layout_is_a_warning(
     user = make_elf(["liblarge.so"], ["own"], ["PyInit__c"], runpath="$ORIGIN")
     stack = {**STACK, **below(SITE, site_of(demo={"demo/_c.so": user, "demo/liblarge.so": large}))}
     parts = [sparse_copy.FileRange(64, len(large) - 600, searched=False)]
-    monkeypatch.setattr(layers, "_WHOLE", 0)
+    monkeypatch.setattr(layers, "READ_WHOLE", 0)
     monkeypatch.setattr(collect, "IN_MEMORY", 0)
     monkeypatch.setattr(collect, "left_out", lambda _, size: parts if size == len(large) else [])
     saved = as_tar(classic_of([BASE, stack], Env=ENV))
@@ -308,7 +308,7 @@ def audited(reference: str, tmp_path: Path, said: Said | None = None, gpus: tupl
 
 @pytest.fixture(autouse=True)
 def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("imagegen.engine.connection._DEFAULT", "unix:///nonexistent/docker.sock")
+    monkeypatch.setattr("imagegen.engine.connection.DEFAULT_HOST", "unix:///nonexistent/docker.sock")
 
 
 @pytest.fixture
@@ -430,8 +430,8 @@ def test_names_of_members_are_counted(tmp_path: Path) -> None:
 def test_directories_and_links_that_paths_lead_through_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layers, "_MAX_CREATED", 1000)
-    monkeypatch.setattr(layers, "_MAX_FOLLOWED", 10_000)
+    monkeypatch.setattr(layers, "MAX_CREATED", 1000)
+    monkeypatch.setattr(layers, "MAX_FOLLOWED", 10_000)
     deep = read_layer(io.BytesIO(as_tar({f"{n}/" + "a/" * 90 + "b": b"" for n in range(30)})), tmp_path, Allowance())
     with raises("fetch-layer-too-large"):
         LayeredTree().add(deep)

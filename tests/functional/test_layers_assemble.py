@@ -91,8 +91,8 @@ def test_a_compiler_that_dies_is_named_and_replaced(tmp_path: Path) -> None:
     source = ("/opt/venv/x.py", b"x = 1\n")
     with Compiler(rootfs, "python", 1) as compiler:
         first = compiler.submit([source]).result()
-        compiler._processes[0].kill()
-        compiler._processes[0].wait()
+        compiler.processes[0].kill()
+        compiler.processes[0].wait()
         with raises("sandbox-compiler-stopped"):
             compiler.submit([source]).result()
         assert compiler.submit([source]).result() == first

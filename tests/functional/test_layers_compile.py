@@ -150,8 +150,8 @@ class Impostor(LimitedSandbox):
 def test_an_interpreter_that_is_none_is_stopped(
     program: str, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(byte_code, "_ANSWER_SECONDS", 0.5)
-    monkeypatch.setattr(byte_code, "_ANSWER_BYTES", 1 << 20)
+    monkeypatch.setattr(byte_code, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(byte_code, "ANSWER_BYTES", 1 << 20)
     monkeypatch.setattr(byte_code, "Sandbox", Impostor)
     monkeypatch.setattr(Impostor, "program", program)
     with raises("sandbox-compiler-stopped"):

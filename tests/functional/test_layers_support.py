@@ -149,7 +149,7 @@ def test_the_folder_of_a_plain_build_has_the_layers_files(store: Store, tmp_path
     directory = tmp_path / "support"
     umask = os.umask(0o077)
     try:
-        folder._write_support(lock_of(), directory)
+        folder.write_support(lock_of(), directory)
     finally:
         os.umask(umask)
     layer = {name: each for name, each in top(lock_of(), store).items() if name.startswith("opt/imagegen/")}

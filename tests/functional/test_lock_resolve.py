@@ -236,7 +236,7 @@ def test_an_index_that_fails_is_named(kind: str, settings: Settings, server: Ser
 
 @pytest.mark.fault("Network", "an index drips while a cell is locked", "given up after half an hour")
 def test_an_index_that_drips_ends(settings: Settings, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[resolve.__module__], "_TIMEOUT", 1)
+    monkeypatch.setattr(sys.modules[resolve.__module__], "TIMEOUT", 1)
     server.behaviours = [drip(PAGE + b"Content-Length: 10000\r\n\r\n" + bytes(10_000), 0.01)]
     site = Site(f"http://{server.host}/simple")
     with raises("fetch-resolution-timeout"):

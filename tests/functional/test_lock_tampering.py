@@ -21,7 +21,7 @@ from imagegen.core.data import shipped
 from imagegen.core.errors import LockError
 from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.plan import LAYER_FORMAT
-from imagegen.lock.file import _render, loads
+from imagegen.lock.file import loads, render_table
 from imagegen.lock.model import URL, Lock, LockedFile, LockedSdist, LockedWheel, Record
 from tests.support.project import Project
 from tests.support.shipped_locks import shipped_lock
@@ -109,7 +109,7 @@ def edited(name: str, drop: str | None) -> Iterator[tuple[str, str]]:
         for part in path[:-1]:
             node = node[part]
         node[path[-1]] = other(value, path)
-        yield kind(path), "\n".join(_render(changed, ())) + "\n"
+        yield kind(path), "\n".join(render_table(changed, ())) + "\n"
 
 
 @pytest.mark.fault(

@@ -150,9 +150,11 @@ def test_what_is_no_wheel_is_refused(store: Store) -> None:
 @pytest.mark.fault("Wheels", "a wheel that is patched unpacks to more than fifty times its size", "refused unread")
 def test_a_bomb_is_refused_before_it_is_unpacked(store: Store, monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:
     monkeypatch.setattr(zip_archive, "SMALL", 1 << 16)
-    monkeypatch.setattr(patched, "_write", None)
+    bomb = original(store, FILES | {"pkg/zeros": "0" * (1 << 20)})
+    patches = [patch(store, ADDED)]
+    monkeypatch.setattr(store, "temporary_directory", None)
     with pytest.raises(WheelError) as caught:
-        patched.build(original(store, FILES | {"pkg/zeros": "0" * (1 << 20)}), [patch(store, ADDED)], store, SETTINGS)
+        patched.build(bomb, patches, store, SETTINGS)
     golden.check(caught.value)
 
 

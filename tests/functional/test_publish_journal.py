@@ -66,7 +66,7 @@ class Scene:
         """Leave what a run leaves that was killed after it had moved these."""
         before = {tag: TaggedManifest(self.old, MANIFEST_TYPE) for tag in TAGS}
         move = tag_moves.TagMove(self.place.name, self.new, before)
-        tag_moves._MOVES.put(self.store, tag_moves._key(move.repository), move)
+        Cache("publishing", tag_moves.TagMove).put(self.store, tag_moves.move_key(move.repository), move)
         for tag in moved:
             self.name(tag, self.new)
 

@@ -26,7 +26,7 @@ from imagegen.image import build_spec as recipe
 from imagegen.image import dockerfile, folder, layers
 from imagegen.image.layers import support
 from imagegen.image.layers.image_config import Image
-from imagegen.lock.file import _render, loads, lock_table
+from imagegen.lock.file import loads, lock_table, render_table
 from imagegen.lock.model import LOCAL, LockedFile, LockedPackages, LockedPatch
 from imagegen.spec.recipe import LocalSource
 from imagegen.wheels.builds import stage
@@ -213,7 +213,7 @@ def test_no_field_of_a_build_becomes_an_instruction(turn: int, path: tuple[str |
         for value in [piece, f"{good}{piece}"] if isinstance(good, str) else [piece]:
             hostile = {**table, "build": with_leaf(table["build"], path, value)}
             try:
-                lock = loads("\n".join(_render(hostile, ())) + "\n", "x.toml")
+                lock = loads("\n".join(render_table(hostile, ())) + "\n", "x.toml")
             except LockError:
                 continue
             text = dockerfile.render(lock, TAG).dockerfile

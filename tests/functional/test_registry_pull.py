@@ -13,10 +13,14 @@ import pytest
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client
+from imagegen.core.net.address import parse as parse_address
+from imagegen.core.net.status import DeniedError
 from imagegen.core.store import Store
 from imagegen.oci.documents import Platform, RemoteImage
 from imagegen.oci.registry import Repository, parse, resolve
 from imagegen.oci.registry.credentials import credentials_for, parse_challenges
+from imagegen.oci.registry.reference import endpoint
+from imagegen.oci.registry.session import RegistrySession
 from tests.support.errors import raises
 from tests.support.meter import Meter
 from tests.support.registry_server import CONFIG, INDEX, LAYER, MANIFEST, StandIn, basic, digest_of, send
@@ -298,9 +302,14 @@ def test_realms_that_get_nothing(realm: str, why: str, registry: StandIn, tmp_pa
 
 def test_a_remote_registry_cannot_redirect_to_this_machine() -> None:
     settings = Settings.from_environment({"HOME": "/nonexistent"})
-    repository = Repository(parse("ghcr.io/a/b:1"), Client(settings, attempts=1), settings)
+    registry = endpoint(parse("ghcr.io/a/b:1"), settings)
+    session = RegistrySession(registry, Client(settings, attempts=1), settings, actions="pull")
+
+    def refuse(_: str | None) -> None:
+        raise DeniedError(parse_address(registry.base), 401, 'Bearer realm="http://127.0.0.1:1/token"')
+
     with raises("fetch-host-not-allowed"):
-        repository._session._token({"realm": "http://127.0.0.1:1/token"}, None)
+        session.asking(refuse)
 
 
 @pytest.mark.parametrize("token", ["a\r\nX: y", "", "ü", None, 5, "a b"])

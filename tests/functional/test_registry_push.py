@@ -10,6 +10,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -39,7 +40,7 @@ PLACE = f"/v2/a/b/blobs/{DIGEST}"
 
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Writable]:
-    monkeypatch.setattr(upload, "_PIECE", PIECE)
+    monkeypatch.setattr(upload, "PIECE_BYTES", PIECE)
     server = Writable()
     yield server
     server.close()
@@ -205,7 +206,9 @@ def test_what_broke_off_goes_on(keeps: str, method: str, registry: Writable, sto
     "after the time limit the upload goes on where it stopped",
 )
 @pytest.mark.parametrize("method", ["PATCH", "PUT"])
-def test_a_registry_that_stalls_in_an_upload(method: str, registry: Writable, store: Store) -> None:
+def test_a_registry_that_stalls_in_an_upload(
+    method: str, registry: Writable, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     over = threading.Event()
     stalled: list[str] = []
 
@@ -219,8 +222,8 @@ def test_a_registry_that_stalls_in_an_upload(method: str, registry: Writable, st
         return True
 
     registry.faults.append(stall)
+    monkeypatch.setattr("imagegen.oci.registry.push.Sender", partial(Sender, silence=0.5))
     pushing = target(registry)
-    pushing._sender = Sender(pushing._client, silence=0.5)
     try:
         assert pushing.upload(BLOB, store, Meter()) == "sent"
     finally:
@@ -230,7 +233,7 @@ def test_a_registry_that_stalls_in_an_upload(method: str, registry: Writable, st
 
 
 def test_little_is_sent_twice(registry: Writable, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upload, "_PIECE", len(DATA) + 1)
+    monkeypatch.setattr(upload, "PIECE_BYTES", len(DATA) + 1)
     registry.faults.append(dropping(len(DATA) - 1000, "PUT"))
     sent = []
     registry.faults.append(lambda handler: bool(sent.append(int(handler.headers.get("Content-Length", "0")))))  # type: ignore[func-returns-value]
@@ -358,7 +361,7 @@ def test_a_manifest_that_no_registry_takes(registry: Writable) -> None:
 def test_damage_is_not_pushed(
     piece: int, registry: Writable, store: Store, monkeypatch: pytest.MonkeyPatch, *, cut: bool
 ) -> None:
-    monkeypatch.setattr(upload, "_PIECE", piece)
+    monkeypatch.setattr(upload, "PIECE_BYTES", piece)
     path = store.path(DIGEST)
     path.chmod(0o644)
     if cut:
@@ -421,13 +424,14 @@ def test_a_redirect_that_would_drop_the_body_is_refused(registry: Writable, stor
     golden.check(refused(registry, store))
 
 
-def test_a_registry_elsewhere_sends_no_upload_to_this_machine(store: Store) -> None:
+def test_a_registry_elsewhere_sends_no_upload_to_this_machine(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings.from_environment({"HOME": "/nonexistent", "PIP_CONFIG_FILE": os.devnull})
     sender = Sender(Client(settings))
     upload_ = upload.Upload(BLOB, store, sender, "https://ghcr.io/v2/a/b/blobs", None, Meter())
     reply = Reply("https://ghcr.io/v2/a/b/blobs/uploads/", 202, {"Location": "https://127.0.0.1/x"}, b"")
+    monkeypatch.setattr(sender, "once", lambda *_, **__: reply)
     with raises("fetch-host-not-allowed"):
-        upload_._follow(reply)
+        upload_.advance(None)
 
 
 def test_uploads_stop_when_the_run_does(registry: Writable, store: Store) -> None:

@@ -189,7 +189,7 @@ def test_updates_that_are_lost(registry: Writable) -> None:
 @pytest.mark.parametrize("how", ["every third request fails", "blobs are dropped", "tokens end", "it is busy"])
 def test_a_registry_that_behaves_badly(how: str, either: Writable, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also for a document that goes in pieces."""
-    monkeypatch.setattr(upload, "_PIECE", 300_000)
+    monkeypatch.setattr(upload, "PIECE_BYTES", 300_000)
     if how == "tokens end":
         either.token, either.lives = "t0ken", 3
     else:
@@ -259,7 +259,7 @@ def test_a_list_that_goes_on_elsewhere_or_for_ever(registry: Writable) -> None:
 )
 @pytest.mark.parametrize("what", ["tags", "referrers"])
 def test_a_list_of_gigabytes_ends(what: str, registry: Writable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paging, "_MAX_BYTES", 20_000, raising=False)
+    monkeypatch.setattr(paging, "MAX_BYTES", 20_000)
     registry.referrers = True
     requested = 0
 

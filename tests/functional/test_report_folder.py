@@ -43,7 +43,7 @@ def test_a_report_takes_the_place_of_an_earlier_one(
     exchanging: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not exchanging:  # as on a file system without it
-        monkeypatch.setattr(site_folder, "_EXCHANGE", 1 << 30)
+        monkeypatch.setattr(site_folder, "RENAME_EXCHANGE", 1 << 30)
     directory = tmp_path / "new" / "site"
     site_folder.replace_report(directory, ONE)
     assert there(directory) == ONE

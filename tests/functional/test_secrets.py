@@ -167,9 +167,9 @@ def test_the_installer_of_packages_gets_no_secret(tmp_path: Path, monkeypatch: p
     program = recorder(tmp_path / "python", tmp_path / "env")
     monkeypatch.setattr(sys, "executable", str(program))
     build = packages_layer
-    monkeypatch.setattr(build, "_NAMESPACE", ())
+    monkeypatch.setattr(build, "NAMESPACE", ())
     settings = Settings.from_environment({**SECRETS, "HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
-    build._run(AddedPackages("", [], "", "", str(tmp_path), ""), Store(tmp_path / "store"), settings)
+    build.run_installer(AddedPackages("", [], "", "", str(tmp_path), ""), Store(tmp_path / "store"), settings)
     assert "hunter2" not in (tmp_path / "env").read_text()
 
 

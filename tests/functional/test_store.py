@@ -191,8 +191,8 @@ def test_what_a_build_has_just_decided_to_use_is_not_collected(store: Store, mon
             build.join(0.3)
         return unused
 
-    real = upkeep._unused
-    monkeypatch.setattr(upkeep, "_unused", beside)
+    real = upkeep.is_unused
+    monkeypatch.setattr(upkeep, "is_unused", beside)
     upkeep.collect(store, ())
     while not found:
         time.sleep(0.01)

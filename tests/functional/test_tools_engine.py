@@ -23,9 +23,9 @@ def test_an_engine_that_came_up_while_we_waited_is_used(tmp_path: Path, monkeypa
     engine = private.PrivateEngine(tmp_path)
     answers = iter([None, engine])
     monkeypatch.setattr(private, "running", lambda _: next(answers))
-    monkeypatch.setattr(private, "_check_machine", lambda _: None)
-    monkeypatch.setattr(private, "_LOCK", tmp_path / "lock")
-    monkeypatch.setattr(private, "_stop", lambda *_: pytest.fail("the other's engine was stopped"))
+    monkeypatch.setattr(private, "check_machine", lambda _: None)
+    monkeypatch.setattr(private, "LOCK", tmp_path / "lock")
+    monkeypatch.setattr(private, "stop_engine", lambda *_: pytest.fail("the other's engine was stopped"))
     state = tmp_path / ".cache/imagegen/engine/state.json"
     state.parent.mkdir(parents=True)
     state.write_text('{"network": {"bridge": "igx", "subnet": "10.213.0.0/16", "forwarding": true}, "made": []}')
@@ -33,11 +33,11 @@ def test_an_engine_that_came_up_while_we_waited_is_used(tmp_path: Path, monkeypa
 
 
 def test_the_lock_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(private, "_LOCK", tmp_path / "lock")
+    monkeypatch.setattr(private, "LOCK", tmp_path / "lock")
     inside: list[int] = []
 
     def enter(number: int) -> None:
-        with private._lock(Quiet()):
+        with private.hold_lock(Quiet()):
             inside.append(number)
             assert inside == [number]
             time.sleep(0.01)
@@ -53,7 +53,7 @@ def test_a_damaged_record_is_named(tmp_path: Path, record: str) -> None:
     path = tmp_path / "state.json"
     path.write_text(record)
     with pytest.raises(EngineError) as caught:
-        private._read(path)
+        private.read_record(path)
     assert caught.value.where == str(path)
     assert str(tmp_path) in (caught.value.fix or "")
 
@@ -66,7 +66,7 @@ def test_the_client_of_the_engine_runs_docker_and_buildx(tmp_path: Path) -> None
         program.parent.mkdir(parents=True)
         program.write_text(f'#!/bin/sh\necho {name} "$@"\n')
         program.chmod(0o755)
-    private._write_client(engine)
+    private.write_client(engine)
     env = engine.environment({"PATH": "/usr/bin:/bin"})
     assert env["DOCKER_HOST"].startswith("unix:///run/imagegen-ig")
     for arguments, printed in (("ps -q", "docker ps -q\n"), ("buildx ls 'a b'", "buildx ls a b\n")):
@@ -94,7 +94,7 @@ def test_the_engine_gets_no_secret(tmp_path: Path) -> None:
     env = {"COSIGN_PASSWORD": "hunter2", "PIP_INDEX_URL": "https://me:hunter2@index.example"}
     env |= {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "https_proxy": "http://proxy:1"}
     network = Network("b", "10.0.0.0/16", forwarding=False)
-    private._start(engine, network, Settings.from_environment(env))
+    private.start_engine(engine, network, Settings.from_environment(env))
     deadline = time.monotonic() + 10
     while not file.exists() and time.monotonic() < deadline:
         time.sleep(0.01)

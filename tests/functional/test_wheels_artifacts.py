@@ -20,7 +20,7 @@ from imagegen.core.store import Store
 from imagegen.lock.builds import BuiltWheel
 from imagegen.oci.documents import digest_of
 from imagegen.oci.registry import parse
-from imagegen.wheels.remote_wheelhouse import RemoteWheelhouse, _called, place, tag
+from imagegen.wheels.remote_wheelhouse import RemoteWheelhouse, is_plain_name, place, tag
 from imagegen.wheels.wheelhouse import known
 from tests.support.built_wheels import DATA, KEY, LOG, built
 from tests.support.errors import raises
@@ -145,7 +145,7 @@ def test_another_wheel_than_asked(required: tuple[str, str], registry: Writable,
     ],
 )
 def test_what_a_file_is_called(filename: str, name: str, version: str, *, same: bool) -> None:
-    assert _called(filename, name, version) is same
+    assert is_plain_name(filename, name, version) is same
 
 
 Change = Callable[[dict[str, Any]], Any]

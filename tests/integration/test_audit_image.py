@@ -17,7 +17,7 @@ from imagegen.core.data import shipped
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.engine import Engine
-from imagegen.engine.load import _image
+from imagegen.engine.load import loadable_image
 from imagegen.engine.loopback import serving
 from imagegen.image.inventory import cell_subject
 from tests.support.machines import PLAIN, Built, Place
@@ -42,7 +42,7 @@ def test_an_image_is_the_same_wherever_it_is_read(site: Site, engine: Engine, ma
     digest = small.build_here("image")
     store = Store(small.store)
     layout = audited(f"oci:{tmp_path / 'image'}@{digest}", tmp_path / "of-layout")
-    with serving(_image(store, digest), Quiet().meter("", 0)) as registry:
+    with serving(loadable_image(store, digest), Quiet().meter("", 0)) as registry:
         in_registry = audited(f"{registry.repository}@{digest}", tmp_path / "of-registry")
     engine.load(store, digest, TAG)
     try:

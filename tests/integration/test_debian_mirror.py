@@ -78,7 +78,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture
 def archive(tmp_path: Path, keys: Path, monkeypatch: pytest.MonkeyPatch) -> Archive:
     monkeypatch.setattr(resolution, "keyring", lambda _: str(keys / "good.gpg"))
-    monkeypatch.setattr(apt, "_of_host", lambda _: ['Acquire::Retries "0";'])  # the host may allow old archives
+    monkeypatch.setattr(apt, "host_options", lambda _: ['Acquire::Retries "0";'])  # the host may allow old archives
     return Archive(tmp_path / "mirror", keys)
 
 
@@ -206,7 +206,7 @@ def test_a_private_ca(variable: str, archive: Archive, tmp_path: Path) -> None:
 )
 @pytest.mark.usefixtures("archive")
 def test_a_dripping_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apt, "_TIMEOUT", 3)
+    monkeypatch.setattr(apt, "TIMEOUT", 3)
     server = Server()
     server.behaviours = [drip(b"HTTP/1.1 200 OK\r\nContent-Length: 10000\r\n\r\n" + bytes(10_000), 0.02)]
     start = time.monotonic()

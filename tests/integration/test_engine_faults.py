@@ -159,7 +159,7 @@ def test_hung_while_loading(
     *,
     own_network: bool,
 ) -> None:
-    monkeypatch.setattr(opening, "_PULSE", 0.5)
+    monkeypatch.setattr(opening, "PULSE", 0.5)
     with (
         Daemon(tmp_path / "d", programs, own_network=own_network) as daemon,
         Engine.connect(at(daemon, tmp_path)) as engine,

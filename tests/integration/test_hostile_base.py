@@ -235,7 +235,7 @@ def test_the_time_is_limited(tree: Path) -> None:
 @pytest.mark.parametrize("groups", [True, False])
 def test_a_fork_bomb_is_limited(tree: Path, groups: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not groups:
-        monkeypatch.setattr(sandbox, "_make_cgroups", lambda _: ())
+        monkeypatch.setattr(sandbox, "make_cgroups", lambda _: ())
     bomb = "while sleep 1000 & do :; done"
     with running(tree, bomb, 30, Limits(tasks=40)) as caught:
         assert "can't fork" in (caught.value.why or "")

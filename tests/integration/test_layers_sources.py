@@ -51,7 +51,7 @@ def test_a_layer_with_an_sdist_is_made_on_an_empty_store(
     def refused(*_: Any) -> Any:
         raise AssertionError("mmdebstrap is not needed")
 
-    monkeypatch.setattr(debian, "_build", refused)
+    monkeypatch.setattr(debian, "write_repository", refused)
     remote = RemoteLayers(cast("registry.Repository", Source()), elsewhere, described.gzip_by_key)
     resolved = resolve_layers(lock, empty, remote)
     stack = LayerStack(resolved)

@@ -96,7 +96,7 @@ class Weekdays:
             self.root, files, filename=f"{name}-{version}-py3-none-any.whl", info=f"{name}-{version}.dist-info",
             metadata=texts,
         )  # fmt: skip
-        self.index._add(name, made.name, made.read_bytes(), on)
+        self.index.add(name, made.name, made.read_bytes(), on)
 
     def store(self, name: str) -> Path:
         return self.root / name / "imagegen" / "store"

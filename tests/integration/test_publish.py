@@ -88,7 +88,7 @@ class Publishing:
         return ("publish", "small", "--to", f"{self.way.host}/acme/{self.place}")
 
     def start(self, *options: str) -> subprocess.Popen[str]:
-        return self.machine._start(*self.command, *options, DOCKER_CONFIG=str(self.home))
+        return self.machine.start_command(*self.command, *options, DOCKER_CONFIG=str(self.home))
 
     def run(self, *options: str) -> tuple[str, str]:
         """Return what a publish in this process writes to stdout and stderr."""

@@ -58,7 +58,7 @@ class Counter:
 
 
 def test_an_image_goes_there_and_comes_back(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upload, "_PIECE", PIECE)
+    monkeypatch.setattr(upload, "PIECE_BYTES", PIECE)
     settings = login(tmp_path / "home", hub.host)
     config = {"os": "linux", "architecture": "amd64", "config": {}, "rootfs": {"type": "layers"}}
     config["rootfs"] = {"type": "layers", "diff_ids": [digest_of(DATA), digest_of(b"small")]}
@@ -103,13 +103,13 @@ class Cutting(socketserver.ThreadingTCPServer):
                 with socket.create_connection((name, int(port))) as upstream:
                     back = threading.Thread(target=carry, args=(upstream, self.request))
                     back.start()
-                    carry(self.request, upstream, way._counted(after))
+                    carry(self.request, upstream, way.counted(after))
                     back.join()
 
         super().__init__(("127.0.0.1", 0), Handler)
         self.host = f"127.0.0.1:{self.server_address[1]}"
 
-    def _counted(self, after: int) -> Callable[[int], bool]:
+    def counted(self, after: int) -> Callable[[int], bool]:
         """Return whether the connection stays after so many more bytes."""
         here = 0
 
@@ -149,7 +149,7 @@ def cutting(host: str, after: int) -> Iterator[Cutting]:
 
 def test_a_push_that_broke_off_arrives(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """This registry (distribution 2.8) forgets an upload whose last piece came in part, so all is sent again."""
-    monkeypatch.setattr(upload, "_PIECE", PIECE)
+    monkeypatch.setattr(upload, "PIECE_BYTES", PIECE)
     store, (blob,) = stored(tmp_path, DATA)
     with cutting(hub.host, 2 * PIECE + PIECE // 2) as way:
         settings = login(tmp_path / "home", way.host)

@@ -310,8 +310,8 @@ def _running(mark: str) -> bool:
 def test_groups_of_killed_builds_go_with_the_next_sandbox(tmp_path: Path) -> None:
     with subprocess.Popen(["true"]) as ended:
         pass
-    dead, own = (tmp_path / f"{sandbox._GROUP}{number}-0" for number in (ended.pid, os.getpid()))
+    dead, own = (tmp_path / f"{sandbox.GROUP_PREFIX}{number}-0" for number in (ended.pid, os.getpid()))
     dead.mkdir()
     own.mkdir()
-    sandbox._sweep(tmp_path)
+    sandbox.remove_stale_cgroups(tmp_path)
     assert list(tmp_path.iterdir()) == [own]

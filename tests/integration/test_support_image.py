@@ -25,7 +25,7 @@ from imagegen.spec.model import Cell, Declarations
 from tests.support.container_shell import Shell
 from tests.support.machines import Debian, committed
 from tests.support.session import session_of
-from tests.support.small_cell import _locked, write_project
+from tests.support.small_cell import locked_wheel, write_project
 from tests.support.tiny_image import tiny_image
 from tests.support.wheels import make_wheel
 
@@ -86,9 +86,9 @@ def shell(
     """An image with a real pip and a real uv, and a torch of this test's making."""
     root = tmp_path_factory.mktemp("support")
     small = write_project(root / "project", root / "links", debian)
-    torch = _locked("torch", wheel(root / "links", "torch", "2.13.0+cpu"))
+    torch = locked_wheel("torch", wheel(root / "links", "torch", "2.13.0+cpu"))
     torch = replace(torch, version="2.13.0+cpu")
-    numpy = replace(_locked("numpy", wheel(root / "links", "numpy", "2.4.6")), version="2.4.6")
+    numpy = replace(locked_wheel("numpy", wheel(root / "links", "numpy", "2.4.6")), version="2.4.6")
     real = committed("sb3-maskable-cpu-py311")
     pip = next(each for each in real.wheels if each.name == "pip")
     small = _with(small, torch, numpy, pip, real.uv)

@@ -81,7 +81,7 @@ def _touched(raw: bytes) -> bytes:
 
 
 def verified(machine: Machine, layout: Layout) -> tuple[int, str]:
-    process = machine._start("verify", f"oci:{layout.root}", "--rebuild")
+    process = machine.start_command("verify", f"oci:{layout.root}", "--rebuild")
     out, err = process.communicate()
     return process.returncode, out + err
 

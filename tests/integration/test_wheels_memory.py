@@ -105,16 +105,16 @@ class Bench:
         return self.limited(["probe"])
 
     def limited(self, words: list[str]) -> dict[str, Any]:
-        groups = sandbox._make_cgroups(sandbox.Limits(LIMIT))
+        groups = sandbox.make_cgroups(sandbox.Limits(LIMIT))
         assert groups, "no control group could be made"
         for group in groups:
             if (group / "memory.oom.group").exists():
                 (group / "memory.oom.group").write_text("0")  # the worker is to see its compilers die
         try:
-            command = [*sandbox._enter(groups), sys.executable, "-I", str(worker.__file__), *words]
+            command = [*sandbox.enter_cgroups(groups), sys.executable, "-I", str(worker.__file__), *words]
             said = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False).stdout
         finally:
-            sandbox._remove_cgroups(groups)
+            sandbox.remove_cgroups(groups)
         mark = "@imagegen "
         found = [json.loads(line.removeprefix(mark)) for line in said.splitlines() if line.startswith(mark)]
         self.events += found

@@ -16,17 +16,18 @@ from typing import Any, NoReturn, cast
 from unittest import mock
 
 from imagegen.app import audit
-from imagegen.app.make_locks import _foundation_keys
+from imagegen.app.make_locks import foundation_keys
 from imagegen.app.session import Session
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.git import source_tree
 from imagegen.core.progress import Quiet
+from imagegen.core.store.cache import Cache
 from imagegen.image import base, build_spec, dockerfile, file_tree
 from imagegen.image.base import fetch, registry_image
 from imagegen.image.inventory import cell_subject, scans
 from imagegen.image.layers import assembly, base_layers, gzip_layers, layer, ownership, plan, scan, sources, support
-from imagegen.image.layers.assembly import _memory_key
+from imagegen.image.layers.assembly import image_key
 from imagegen.image.layers.image_config import base_image
 from imagegen.image.layers.layers_document import description
 from imagegen.image.layers.record import record_contradictions, recorded_image
@@ -41,7 +42,7 @@ from imagegen.run.smoke import passed as smoke_reports
 from imagegen.spec.model import Cell, Declarations
 from imagegen.trust.licences import KnownLicences
 from imagegen.trust.sbom import sbom
-from imagegen.wheels.builds.costs import _key
+from imagegen.wheels.builds.costs import cost_key
 from imagegen.wheels.remote_wheelhouse import tag
 
 _SHORT = 32  # characters of a value or digest in a line
@@ -99,7 +100,7 @@ def _constants() -> Iterator[None]:
         mock.patch.object(layer, "CODEC", _CODEC),
         mock.patch.object(assembly, "CODEC", _CODEC),
         mock.patch.object(sys.modules[description.__module__], "CODEC", _CODEC),
-        mock.patch.object(audit, "_audit_digest", return_value="the programs of the audit"),
+        mock.patch.object(audit, "audit_digest", return_value="the programs of the audit"),
     ):
         yield
 
@@ -129,7 +130,7 @@ def _foundation(lock: Lock) -> dict[str, list[str]]:
         "file tree": [file_tree.tree_key(below)],
         "interpreter": [interpreter_key(lock.interpreter)],
         "interpreter layer": [plan.interpreter_layer_key(lock)],
-        "foundation comparison": [key for key in _foundation_keys(below).values() if isinstance(key, str)],
+        "foundation comparison": [key for key in foundation_keys(below).values() if isinstance(key, str)],
         "system scan": [cell_subject.system_key(lock)],
     }
 
@@ -142,15 +143,15 @@ def _wheel_keys(lock: Lock) -> dict[str, list[str]]:
     return {
         "wheels": [_identity(wheel) for wheel in wheels],
         "wheel scans": [scan.scan_key(wheel, python) for wheel in wheels],
-        "wheel contents": [ownership._key(wheel, python) for wheel in wheels],
-        "audit records": [key for _, key in scans._keys(lock)],
+        "wheel contents": [ownership.contents_key(wheel, python) for wheel in wheels],
+        "audit records": [key for _, key in scans.scan_keys(lock)],
         "patched wheels": [
             " ".join([_identity(wheel), wheel.original.sha256, *(patch.sha256 for patch in wheel.patches)])
             for wheel in wheels
             if wheel.original
         ],
         "sdist builder": [workshop.key, workshop.interpreter] if built else [],
-        "sdist wheels": [sdist._key(wheel.sdist, workshop) for wheel in built if wheel.sdist],
+        "sdist wheels": [sdist.wheel_key(wheel.sdist, workshop) for wheel in built if wheel.sdist],
         "sdist build requirements": [
             _identity(each) for wheel in built if wheel.sdist for each in wheel.sdist.build_requires
         ],
@@ -166,7 +167,7 @@ def _build_keys(lock: Lock) -> dict[str, list[str]]:
         "builds computed": [build_keys.key_of(build, own) for own, build in locked],
         "build caches": [build_spec.cache_of(build) for _, build in locked],
         "build tags": [tag(build.key) for _, build in locked],
-        "build costs": [_key(build) for _, build in locked],
+        "build costs": [cost_key(build) for _, build in locked],
         "build archives of commits": [_archive_key(build) for _, build in locked if build.git],
         "build toolchains": [
             line for each in lock.environments if each.lock.builds for line in _toolchain_lines(each.lock)
@@ -182,9 +183,9 @@ def _toolchain_lines(lock: Lock) -> list[str]:
 def _layer_keys(lock: Lock) -> dict[str, list[str]]:
     planned = sources.plan_layers(lock)
     return {
-        "stored layers": [layer._with_codec(part.key) for part in planned],
+        "stored layers": [layer.stored_key(part.key) for part in planned],
         "layer segments": [
-            layer._segment_key(_lock_at(lock, part.prefixes[0]), wheel, part.prefixes, absent)
+            layer.segment_key(_lock_at(lock, part.prefixes[0]), wheel, part.prefixes, absent)
             for part in planned
             for wheel in part.wheels
             for absent in ((), ("/b", "/a"))
@@ -200,13 +201,13 @@ def _image_keys(lock: Lock) -> dict[str, list[str]]:
     recorded = recorded_image(lock)
     below = recorded.layers[: len(base_layers.plan_base(lock))]
     return {
-        "image remembered": [_memory_key(lock)],
+        "image remembered": [image_key(lock)],
         "image": [recorded.digest],
         "image config": [digest_of_text(recorded.config)],
         "image of the base": [base_image(lock, below).digest],
         "layers document": [digest_of_text(description(lock, recorded, {}))],
         "SBOM": [digest_of_text(sbom(lock, _IMAGE, KnownLicences()))],
-        "recompressed layers": [gzip_layers._key(each, _CODEC) for each in recorded.layers],
+        "recompressed layers": [gzip_layers.gzip_key(each, _CODEC) for each in recorded.layers],
         "recorded image": [lock.record.digest, str(lock.record.layer_format)] if lock.record else [],
         "recorded layers": [
             f"{each.name} {each.size} {each.digest} {each.diff_id} {each.key}"
@@ -239,14 +240,14 @@ def _check_keys(lock: Lock, declarations: Declarations) -> dict[str, list[str]]:
             for each in lock.environments
         ],
         "smoke programs": [programs],
-        "smoke reports": [smoke_reports._key(_IMAGE, programs, gpu) for gpu in (False, True)],
-        "smoke runs": [smoke_reports._run_key(passed, cast("Any", conditions))],
-        "numerics": [numerics._key(_IMAGE)],
+        "smoke reports": [smoke_reports.report_key(_IMAGE, programs, gpu) for gpu in (False, True)],
+        "smoke runs": [smoke_reports.run_key(passed, cast("Any", conditions))],
+        "numerics": [numerics.fingerprint_key(_IMAGE)],
     }
 
 
 def _audit_key(lock: Lock, declarations: Declarations) -> str:
-    return audit._audit_key(lock, cast("Cell", SimpleNamespace(declarations=declarations)))
+    return audit.audit_key(lock, cast("Cell", SimpleNamespace(declarations=declarations)))
 
 
 def _lock_at(lock: Lock, prefix: str) -> Lock:
@@ -281,7 +282,7 @@ def _archive_key(package: LockedWheel | LockedBuild) -> str:
 
 def _published_key(lock: Lock) -> str:
     """Return the key under which a store remembers that a registry has the base as it is locked."""
-    with mock.patch.object(registry_image, "_CONFIRMED", SimpleNamespace(get=lambda _, key: _raise_key(key))):
+    with mock.patch.object(Cache, "get", lambda _cache, _store, key: _raise_key(key)):
         context = Context(cast("Any", None), cast("Settings", None), Quiet())
         return _captured(lambda: registry_image.require_published(lock.base, lock.platform, context))
 

@@ -84,7 +84,7 @@ def _load_lock(text: str, path: Path, usual: Callable[..., Lock] = lock.loads) -
 
 def keep_signals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the command line leave the handlers of signals as the tests have them."""
-    monkeypatch.setattr(sys.modules["imagegen.cli.main"], "_SIGNALS", {})
+    monkeypatch.setattr(sys.modules["imagegen.cli.main"], "SIGNALS", {})
 
 
 def call(

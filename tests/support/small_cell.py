@@ -99,8 +99,8 @@ def write_project(
     wheels = []
     for name, files in contents.items():
         filename = f"{name}-1.0-py3-none-any.whl"
-        wheels.append(_locked(name, make_wheel(links, files, filename=filename, info=f"{name}-1.0.dist-info")))
-    source = _locked("sourced", _sdist(links))
+        wheels.append(locked_wheel(name, make_wheel(links, files, filename=filename, info=f"{name}-1.0.dist-info")))
+    source = locked_wheel("sourced", _sdist(links))
     store = Store(project / "store")
     store.write((links / source.file.filename).read_bytes())
     interpreter = LOCKED.path
@@ -126,7 +126,7 @@ def write_project(
     return made_lock
 
 
-def _locked(name: str, path: Path) -> LockedWheel:
+def locked_wheel(name: str, path: Path) -> LockedWheel:
     data = path.read_bytes()
     return LockedWheel(name, "1.0", LockedFile(path.name, len(data), hashlib.sha256(data).hexdigest(), "pypi"), via=())
 
@@ -184,16 +184,16 @@ class Machine:
 
     def start(self, output: str, **more: str) -> subprocess.Popen[str]:
         """A build under way, in a process group of its own."""
-        return self._start("build", "small", "--output", f"oci:{self.root / output}", **more)
+        return self.start_command("build", "small", "--output", f"oci:{self.root / output}", **more)
 
     def imagegen(self, *arguments: str) -> str:
         """Another command; what it says on stdout."""
-        process = self._start(*arguments)
+        process = self.start_command(*arguments)
         out, err = process.communicate()
         assert process.returncode == 0, err
         return out
 
-    def _start(self, *arguments: str, **more: str) -> subprocess.Popen[str]:
+    def start_command(self, *arguments: str, **more: str) -> subprocess.Popen[str]:
         env = {
             **os.environ,
             "XDG_CACHE_HOME": str(self.root / "cache"),

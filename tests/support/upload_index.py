@@ -35,7 +35,7 @@ class PackageIndex:
             archive.writestr(f"{info}/METADATA", "\n".join([*lines, *(f"Requires-Dist: {each}" for each in requires)]))
             archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}")
             archive.writestr(f"{info}/RECORD", "")
-        self._add(name, filename, body.getvalue(), uploaded)
+        self.add(name, filename, body.getvalue(), uploaded)
 
     def sdist(self, name: str, version: str, files: dict[str, str]) -> None:
         body = io.BytesIO()
@@ -45,9 +45,9 @@ class PackageIndex:
                 member = tarfile.TarInfo(f"{name}-{version}/{path}")
                 member.size = len(text.encode())
                 archive.addfile(member, io.BytesIO(text.encode()))
-        self._add(name, f"{name}-{version}.tar.gz", body.getvalue(), OLD)
+        self.add(name, f"{name}-{version}.tar.gz", body.getvalue(), OLD)
 
-    def _add(self, name: str, filename: str, body: bytes, uploaded: str) -> None:
+    def add(self, name: str, filename: str, body: bytes, uploaded: str) -> None:
         directory = self.root / name
         directory.mkdir(exist_ok=True)
         (directory / filename).write_bytes(body)

@@ -10,13 +10,13 @@ These functions are covered, through tests.support.artifact_keys:
 - lock: inputs_hash, contents_hash, local_tags, dumps, dumps_attached, publish.tags.index_inputs
 - matrix: the hashes of a cell's inputs (cells.sha256, sdist_inputs); freshness, contradictions and verdict of its lock
 - base: base.key of Debian's and of a registry's base, packages_key, fetch.listing, the key of require_published
-- foundation: bottom_key, tree_key, interpreter_key, interpreter_layer_key, app.make_locks._foundation_keys, system_key
-- wheels: identity, scan_key, scan._key, subjects._keys, _segment_key, sdist_builder, sdist._key, git.archive's key
-- builds: builder, key_of, cache_of, wheelhouse.tag, environment._key (build costs), toolchain
+- foundation: bottom_key, tree_key, interpreter_key, interpreter_layer_key, foundation_keys, system_key
+- wheels: identity, scan_key, contents_key, scan_keys, segment_key, sdist_builder, wheel_key, git.archive's key
+- builds: builder, key_of, cache_of, wheelhouse.tag, cost_key, toolchain
 - layers: plan_layers with from_image, layer_key, files_key, loader_key, support_key; support_identity, bytecode_key,
-  _with_codec, gzip_layers._key
-- images: _memory_key, recorded_image, base_image, the LAYERS document, the SBOM, the record, the rendered Dockerfile
-- checks: audit._audit_key, programs_digest, attachments._key and _run_key, numerics._key
+  stored_key, gzip_key
+- images: image_key, recorded_image, base_image, the LAYERS document, the SBOM, the record, the rendered Dockerfile
+- checks: audit_key, programs_digest, report_key, run_key, fingerprint_key
 
 Not covered, since these depend on the code's own files, on the machine or on answers of the network: results kept by
 core.compiled and app.finished, provenance (it names the version), keys of addresses (find, lock.sources,

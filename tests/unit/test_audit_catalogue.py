@@ -95,7 +95,7 @@ def test_what_is_wrong_with_entries_is_found(
 ) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(finding_texts, "_FOLDER", tmp_path)
+    monkeypatch.setattr(finding_texts, "FOLDER", tmp_path)
     with pytest.raises(ValueError, match=re.escape(said)):
         finding_texts.catalogue.__wrapped__()
 

@@ -157,7 +157,7 @@ def test_files_that_ask_for_each_other_end() -> None:
 
 
 def test_files_that_all_ask_for_all_others_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("imagegen.audit.closure._MOST_STEPS", 10_000)
+    monkeypatch.setattr("imagegen.audit.closure.MAX_STEPS", 10_000)
     names = [f"lib{n}.so" for n in range(30)]
     made = subject(package("pkg", {f"pkg/{name}": elf(*names, rpath="$ORIGIN", soname=name) for name in names}))
     loader = Loader(made)
@@ -171,7 +171,7 @@ def test_files_that_all_ask_for_all_others_are_given_up(monkeypatch: pytest.Monk
 
 def test_paths_that_are_inherited_do_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand files in a row, each with a thousand directories, would be a million for each of the last ones."""
-    monkeypatch.setattr("imagegen.audit.closure._MOST_DIRECTORIES", 3)
+    monkeypatch.setattr("imagegen.audit.closure.MAX_DIRECTORIES", 3)
     files = {
         "p/a.so": elf("b.so", rpath="$ORIGIN:$ORIGIN/last"),
         "p/b.so": elf("c.so", rpath="$ORIGIN:$ORIGIN/x"),

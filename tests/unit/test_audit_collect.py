@@ -31,10 +31,10 @@ def _small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collect, "IN_MEMORY", 0)
     monkeypatch.setattr(collect, "HEAD", 256)
     monkeypatch.setattr("imagegen.audit.examine.HEAD", 256)
-    monkeypatch.setattr(sparse_copy, "_WORTH_SKIPPING", 8)
-    monkeypatch.setattr(sparse_copy, "_NAMES", 256)
-    monkeypatch.setattr(sparse_copy, "_TABLES", 1 << 20)
-    monkeypatch.setattr(sparse_copy, "_SYMBOLS", 1000)
+    monkeypatch.setattr(sparse_copy, "WORTH_SKIPPING", 8)
+    monkeypatch.setattr(sparse_copy, "NAME_BYTES", 256)
+    monkeypatch.setattr(sparse_copy, "TABLE_BYTES", 1 << 20)
+    monkeypatch.setattr(sparse_copy, "SYMBOL_BYTES", 1000)
 
 
 def collected(
@@ -46,7 +46,7 @@ def collected(
         for start, end in pairwise(borders):
             collector.write(data[start:end])
         found = collector.finish("0" * 64, executable=True)
-        left_out = collector._keep.holes if collector._keep else ()
+        left_out = collector.copy.holes if collector.copy else ()
         assert collector.partial == bool(left_out)
         return found, left_out
 
@@ -103,7 +103,7 @@ def test_a_hostile_file_is_read_or_unreadable(
     cuts: list[int],
     tables: int,
 ) -> None:
-    monkeypatch.setattr(sparse_copy, "_TABLES", tables)
+    monkeypatch.setattr(sparse_copy, "TABLE_BYTES", tables)
     spoilt = bytearray(data)
     for at, value, form in harm:
         size = struct.calcsize(form)
@@ -155,7 +155,7 @@ def test_what_no_loader_loads_is_left_out(tmp_path: Path) -> None:
 
 
 def test_what_is_left_out_of_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sparse_copy, "_TABLES", 2000)
+    monkeypatch.setattr(sparse_copy, "TABLE_BYTES", 2000)
     loads = [(4, 0, 4000), (5, 4000, 90_000), (4, 94_000, 9000), (6, 103_000, 8000)]  # flags, offset, size
     rows = [(1, *row) for row in loads] + [(2, 6, 106_000, 300)]
     segments = [SEGMENT.pack(kind, flags, at, at, at, size, size, 8) for kind, flags, at, size in rows]
@@ -178,9 +178,9 @@ def test_what_is_left_out_of_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_stream_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
     with Collector(1 << 20, tmp_path) as collector:
         collector.write(make_elf())
-        kept = collector._keep
+        kept = collector.copy
     assert isinstance(kept, sparse_copy.Sparse)
-    assert kept._file.closed
+    assert kept.file.closed
     assert not list(tmp_path.iterdir())
 
 
@@ -190,7 +190,7 @@ def test_the_copy_of_a_large_library_takes_little_space(tmp_path: Path, monkeypa
     with Collector(len(data), tmp_path) as collector:
         for start in range(0, len(data), 1 << 18):
             collector.write(data[start : start + (1 << 18)])
-        kept = collector._keep
+        kept = collector.copy
         assert isinstance(kept, sparse_copy.Sparse)
-        assert os.fstat(kept._file.fileno()).st_blocks * 512 < 200_000 < 12 << 20 < len(data)
+        assert os.fstat(kept.file.fileno()).st_blocks * 512 < 200_000 < 12 << 20 < len(data)
         assert collector.finish("0" * 64, executable=True) == whole(data)

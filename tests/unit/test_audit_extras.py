@@ -156,7 +156,7 @@ def test_a_note_names_extra_place_and_reason(golden: Golden) -> None:
 def test_strings_in_triple_quotes_are_those_of_the_plain_pattern(source: bytes) -> None:
     plain = re.compile(rb"""("{3}|'{3})(?:\\.|[^\\])*?(\1|(?=\\?\Z))""", re.DOTALL)
     ended = [(match.span(), match[2] == match[1]) for match in plain.finditer(source)]
-    assert [(match.span(), match.lastindex is not None) for match in extras._STRING.finditer(source)] == ended
+    assert [(match.span(), match.lastindex is not None) for match in extras.STRING_LITERAL.finditer(source)] == ended
 
 
 def test_imports_after_a_string_without_an_end_count() -> None:

@@ -169,7 +169,7 @@ def test_directories_that_a_path_implies_are_counted(store: Store, monkeypatch: 
 
 
 def test_a_layer_that_unpacks_without_end_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layer_tar, "_SMALL", 1 << 20)
+    monkeypatch.setattr(layer_tar, "SMALL", 1 << 20)
     layer = kept(store, packed(file("a")) + bytes(4 << 20))
     with raises("base-layer-too-large"):
         verify(layer, store)

@@ -86,7 +86,7 @@ def test_updates_are_printed_and_written(project: Project, golden: Golden) -> No
 
 
 def test_a_terminal_gets_no_markup(project: Project, monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:
-    monkeypatch.setattr(nightly_command, "_to_terminal", lambda: True)
+    monkeypatch.setattr(nightly_command, "writes_to_terminal", lambda: True)
     _, out, _ = project.nightly("--propose-only", "--as-of", "2026-06-09")
     assert out.startswith("2026-06-09 a\n  peft 1 -> 2\n")
     golden.check(out)

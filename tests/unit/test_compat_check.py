@@ -126,7 +126,7 @@ def test_pieces_are_those_of_cutting_by_one_range_after_the_other(texts: list[st
 def work_for(monkeypatch: pytest.MonkeyPatch, form: str, count: int) -> int:
     """The number of comparisons of ranges with pieces that cutting at `count` versions takes."""
     comparisons = 0
-    cut = atoms._cut
+    cut = atoms.cut_pieces
 
     def counted(piece: object, inside: int, ranges: list[object], versions: object) -> object:
         nonlocal comparisons
@@ -134,7 +134,7 @@ def work_for(monkeypatch: pytest.MonkeyPatch, form: str, count: int) -> int:
         return cut(piece, inside, ranges, versions)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patched:
-        patched.setattr(atoms, "_cut", counted)
+        patched.setattr(atoms, "cut_pieces", counted)
         line = atoms.cut_line(tuple(versions_in(form.format(f"{number}.0.7")) for number in range(1, count + 1)))
     assert len(line.pieces) == count + 1
     return comparisons
@@ -148,8 +148,8 @@ def test_the_work_for_many_ranges_is_about_linear(form: str, monkeypatch: pytest
 
 def test_few_atoms_are_tried_for_many_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
-    loses = check._Trials._loses
-    monkeypatch.setattr(check._Trials, "_loses", lambda self, name, mask: tried.append(name) or loses(self, name, mask))
+    loses = check.AtomTrials.loses
+    monkeypatch.setattr(check.AtomTrials, "loses", lambda *call: tried.append(call[1]) or loses(*call))
     rules = [rule(f"r{number}", {"a": f">={number}"}, {"b": ">=1"}) for number in range(1, 200)]
     assert reported(*rules) == []
     assert tried.count("a") == 1

@@ -125,16 +125,18 @@ class Attack:
 
 @pytest.mark.parametrize("value", [Attack(), Attack, os.system, compiled.digest_of])
 def test_nothing_but_data_is_made_of_a_file(tmp_path: Path, value: object) -> None:
-    path = tmp_path / "file"
-    compiled._write(path, b"key", value)
-    assert list(compiled._read(path, b"key")) == []
+    results = ResultCache(tmp_path)
+    results.keep("k", "s", [], value)
+    assert kept(tmp_path).stat().st_size
+    assert results.find("k", "s", []) is None
 
 
 def test_classes_of_results_are_read(tmp_path: Path) -> None:
     value = {"at": Location(Path("a"), 1), "many": frozenset({("b", 1.5, None)})}
-    compiled._write(tmp_path / "file", b"key", value)
-    assert list(compiled._read(tmp_path / "file", b"key")) == [value]
-    assert list(compiled._read(tmp_path / "file", b"other")) == []
+    results = ResultCache(tmp_path)
+    results.keep("k", "s", ["a"], value)
+    assert results.find("k", "s", ["a"]) == value
+    assert results.find("k", "s", ["b"]) is None
 
 
 def test_a_directory_that_cannot_be_written_keeps_nothing(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_hard_links_take_no_time_for_the_other_files(store: Store) -> None:
     tree = files_of_lower_layers(100_000)
     links = layer(store, *(member(f"a/link{number}", tarfile.LNKTYPE, f"a/{number}") for number in range(2000)))
     with within(1):
-        export._apply(links, 1, store, tree, Allowance())
+        export.apply_layer(links, 1, store, tree, Allowance())
     assert sum(1 for _ in tree.walk()) == 102_001
 
 
@@ -82,7 +82,7 @@ def test_whiteouts_take_no_time_for_each_of_the_other_files(store: Store) -> Non
     tree = files_of_lower_layers(50_000)
     whiteouts = layer(store, *(member(f"a/.wh.{number}") for number in range(2000)))
     with within(2):
-        export._apply(whiteouts, 1, store, tree, Allowance())
+        export.apply_layer(whiteouts, 1, store, tree, Allowance())
     assert sum(1 for _ in tree.walk()) == 48_001
 
 

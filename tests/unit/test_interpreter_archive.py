@@ -116,7 +116,7 @@ def test_a_damaged_archive_is_refused(store: Store, root: Path, cut: int) -> Non
 
 
 def test_a_bomb_is_refused(store: Store, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("imagegen.image.interpreter._MAX_BYTES", 100_000)
+    monkeypatch.setattr("imagegen.image.interpreter.MAX_BYTES", 100_000)
     bomb = archive(store, *SOUND, member("python/zeros", bytes(200_000)))
     assert len(gzip.decompress(store.read(bomb.digest))) > 200_000
     with pytest.raises(BaseError):

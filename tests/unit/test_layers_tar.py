@@ -60,7 +60,7 @@ def test_what_goes_in_comes_out(tree: dict[str, bytes]) -> None:
 )
 def test_headers_are_the_standard_librarys(name: str, size: int, kind: bytes, mode: int) -> None:
     written = io.BytesIO()
-    TarWriter(written)._header(name, kind, mode=mode, size=size)
+    TarWriter(written).header(name, kind, mode=mode, size=size)
     info = tarfile.TarInfo(name)
     info.type, info.mode, info.size, info.mtime = kind, mode, size, EPOCH
     assert written.getvalue() == info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")

@@ -6,16 +6,17 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from imagegen.app.find_wheel import _parse_component
-from imagegen.app.nightly.releases import _is_of
+from imagegen.app.find_wheel import parse_component
+from imagegen.app.nightly.releases import is_file_of
 from imagegen.audit import catalogue
-from imagegen.audit.contents import _within
-from imagegen.audit.libraries import _by_number
+from imagegen.audit.contents import satisfies
+from imagegen.audit.libraries import node_order
 from imagegen.audit.readers.wheel import Wheel
 from imagegen.compare.difference import goes_back
 from imagegen.core import types
@@ -26,11 +27,11 @@ from imagegen.core.net.status import size_of
 from imagegen.index_metadata import releases as harvested
 from imagegen.lock import find_links, resolution_inputs
 from imagegen.lock.debian_versions import version_key
-from imagegen.lock.sdist import _check
+from imagegen.lock.sdist import require_pure_wheel
 from imagegen.lock.wheels import parse_release
 from imagegen.spec import recipe_entries
 from imagegen.wheels import naming
-from imagegen.wheels.remote_wheelhouse import _called
+from imagegen.wheels.remote_wheelhouse import is_plain_name
 from tests.support.matrix_samples import SMALL, load
 from tests.support.wheels import FILENAME, make_wheel
 from tools.harvest import torch_exports
@@ -51,7 +52,7 @@ def test_a_wheel_of_such_a_version_is_refused(tmp_path: Path) -> None:
         with pytest.raises(WheelError):
             Wheel(tmp_path / "demo.whl", name)
         with pytest.raises(WheelError):
-            _check("demo", "1", name, b"", "its build")
+            require_pure_wheel("demo", "1", name, b"", "its build")
 
 
 @pytest.mark.fault(
@@ -85,11 +86,11 @@ def test_the_error_names_the_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ask", "error"),
     [
-        (lambda: torch_exports._release(WHEEL), UsageError),
-        (lambda: _parse_component(f"demo=={DIGITS}"), UsageError),
+        (lambda: torch_exports.parse_wheel_name(WHEEL), UsageError),
+        (lambda: parse_component(f"demo=={DIGITS}"), UsageError),
         (lambda: parse_release(WHEEL), ValueError),
         (lambda: parse_release(SDIST), ValueError),
-        (lambda: harvested._specifier(f">={DIGITS}"), ValueError),
+        (lambda: harvested.read_requires_python(f">={DIGITS}"), ValueError),
         (lambda: wheel_metadata.parse(f"Name: demo\nVersion: {DIGITS}\n".encode(), "demo", "1"), ValueError),
     ],
 )
@@ -102,20 +103,20 @@ def test_what_is_asked_for_or_harvested_is_refused(ask: Callable[[], object], er
 @pytest.mark.parametrize(
     ("ask", "answer"),
     [
-        (lambda: resolution_inputs._version(WHEEL), "0.dev0"),
-        (lambda: find_links._is_release(WHEEL, "demo", "1"), False),
-        (lambda: _is_of(WHEEL, "demo"), False),
-        (lambda: _is_of(SDIST, "demo"), False),
-        (lambda: recipe_entries._is_of(SDIST, "demo", "1"), False),
+        (lambda: resolution_inputs.release_of(WHEEL), "0.dev0"),
+        (lambda: find_links.is_wheel_of(WHEEL, "demo", "1"), False),
+        (lambda: is_file_of(WHEEL, "demo"), False),
+        (lambda: is_file_of(SDIST, "demo"), False),
+        (lambda: recipe_entries.is_sdist_of(SDIST, "demo", "1"), False),
         (lambda: naming.read(WHEEL), None),
-        (lambda: _called("demo-1-py3-none-any.whl", "demo", DIGITS), False),
+        (lambda: is_plain_name("demo-1-py3-none-any.whl", "demo", DIGITS), False),
         (lambda: goes_back("1", DIGITS), False),
-        (lambda: _within(DIGITS, ">=1"), False),
+        (lambda: satisfies(DIGITS, ">=1"), False),
         (lambda: size_of(DIGITS), None),
         (lambda: size_of("1" * 18), int("1" * 18)),
         (lambda: catalogue.cuda_major(f"libcudart.so.{DIGITS}"), None),
         (lambda: catalogue.oldest_releases([f"GLIBC_2.{DIGITS}"]), None),
-        (lambda: min([f"GLIBC_2.{DIGITS}", "GLIBC_2.4"], key=_by_number), "GLIBC_2.4"),
+        (lambda: min([f"GLIBC_2.{DIGITS}", "GLIBC_2.4"], key=node_order), "GLIBC_2.4"),
         (lambda: version_key(f"{DIGITS}:1") > version_key(f"{DIGITS[1:]}:1"), True),
     ],
 )
@@ -130,6 +131,5 @@ def test_the_other_files_of_such_a_page_are_listed(suffix: str) -> None:
     files = [{"filename": name, "url": f"https://files/{name}", "hashes": {}} for name in names]
     document = json.dumps({"meta": {"api-version": "1.0"}, "name": "demo", "files": files})
     for body in (html, document):
-        assert names[0] in [
-            link.filename for link in package_index._links(Page("https://index/demo/", body.encode()), "demo")
-        ]
+        client = SimpleNamespace(page=lambda url, accept="", body=body: Page(url, body.encode()))
+        assert names[0] in [link.filename for link in package_index.project(client, "https://index", "demo")]

@@ -171,7 +171,7 @@ rules:
 """
 
 
-def test_a_rule_that_an_image_accepts_only_warns(tmp_path: Path) -> None:
+def test_a_rule_that_an_image_accepts_only_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """For this image alone, and only if there is such a rule."""
     refused = SMALL.replace("numpy: {because: n}", 'numpy: {version: ">=2", because: n}') + RULES
     accepted = refused.replace("    gpus: [sm_90]", "    gpus: [sm_90]\n    accepts: {no-numpy-2: it works}")
@@ -190,7 +190,9 @@ def test_a_rule_that_an_image_accepts_only_warns(tmp_path: Path) -> None:
                 app.session.judge.require_compatible(cell, facts)
         else:
             app.session.judge.require_compatible(cell, facts)
-            assert [each.severity for each in app.session.judge._warnings[cell.id]] == ["warning"]
+            assert [conflict.severity for conflict in app.session.judge.verdict(facts).conflicts] == ["warning"]
+            app.session.judge.print_warnings(explain=False)
+            assert capsys.readouterr().err.startswith(f"warning: {cell.id}: no-numpy-2;")
 
 
 def test_an_override_has_one_meaning(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from imagegen.image import dockerfile
 from imagegen.image.layers import environment
 from imagegen.image.layers.image_config import image, labels
 from imagegen.lock import dumps, local_tags, main_versions
-from imagegen.lock.file import _render, _value, loads, lock_table
+from imagegen.lock.file import loads, lock_table, render_table, render_value
 from imagegen.lock.model import Lock
 from imagegen.oci.documents import ImageConfig
 from imagegen.oci.documents import RemoteImage as RegistryImage
@@ -194,11 +194,11 @@ def test_no_field_of_a_lock_becomes_an_instruction(path: tuple[str | int, ...]) 
     table = lock_table(LOCK)
     good = functools.reduce(lambda part, key: part[key], path, table)
     slot = "here goes the value"
-    written = "\n".join(_render(with_leaf(table, path, slot), ())) + "\n"  # once: of the text one value changes
-    assert written.count(_value(slot)) == 1
+    written = "\n".join(render_table(with_leaf(table, path, slot), ())) + "\n"  # once: of the text one value changes
+    assert written.count(render_value(slot)) == 1
     for piece in HOSTILE:
         for value in [piece, f"{good}{piece}"] if isinstance(good, str) else [piece]:
-            text = written.replace(_value(slot), _value(value))
+            text = written.replace(render_value(slot), render_value(value))
             try:
                 lock = loads(text, "x.toml")
             except LockError as error:

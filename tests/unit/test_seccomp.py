@@ -119,7 +119,7 @@ def test_the_program_fits_into_a_pipe_and_the_kernel(machine: str) -> None:
 
 
 def test_no_number_stands_for_two_calls() -> None:
-    calls = [*seccomp._ABSENT.values(), *seccomp._REFUSED.values(), seccomp._CLONE, *seccomp._SOCKETS]
+    calls = [*seccomp.ABSENT.values(), *seccomp.REFUSED.values(), seccomp.CLONE, *seccomp.SOCKETS]
     for column in (0, 1):
         numbers = [each[column] for each in calls if each[column] is not None]
         assert len(numbers) == len(set(numbers))

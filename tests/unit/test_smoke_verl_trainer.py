@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -128,10 +129,14 @@ def test_a_name_with_a_repeated_prefix_is_the_same_metric() -> None:
     verl_trainer.judge(replace(run, metrics=doubled), VARIANT)
 
 
-def test_lines_end_at_line_feeds_alone(tmp_path: Path) -> None:
-    path = tmp_path / "1.jsonl"
+def test_lines_end_at_line_feeds_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "smoke.engines", SimpleNamespace(ALONE={}))  # it imports torch
+    monkeypatch.setattr(verl_trainer.trainer_process, "run_trainer", lambda *_: (0, ""))
+    path = tmp_path / "answers" / "1.jsonl"
+    path.parent.mkdir()
     path.write_text('{"output": "a\x85b\u2028c"}\n{"output": "d"}\n', encoding="utf-8")
-    assert [line["output"] for line in verl_trainer._lines(path)] == ["a\x85b\u2028c", "d"]
+    answers = verl_trainer.run(tmp_path, (), VARIANT).answers
+    assert [line["output"] for line in answers] == ["a\x85b\u2028c", "d"]
 
 
 def test_ray_has_the_cpus_that_verl_reserves() -> None:

@@ -25,7 +25,7 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (kernel / "register").write_text("")
     qemu.touch()
     (formats / "qemu-aarch64").write_text(FORMAT.format(qemu) + FLAGS)
-    monkeypatch.setattr(emulation, "_KERNEL", kernel)
+    monkeypatch.setattr(emulation, "BINFMT_MISC", kernel)
     monkeypatch.setattr(emulation, "_FORMATS", formats)
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     return kernel

@@ -322,7 +322,7 @@ def test_lists_without_the_kind_are_read() -> None:
 
 
 def test_more_than_anybody_needs_is_a_fault(monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:
-    monkeypatch.setattr(attach, "_MAX_ARTIFACTS", 3)
+    monkeypatch.setattr(attach, "MAX_ARTIFACTS", 3)
     registry = Registry()
     for number in range(4):
         registry.add(Document(SBOM, b'{"serial": %d}' % number))
@@ -337,7 +337,7 @@ def test_more_than_anybody_needs_is_a_fault(monkeypatch: pytest.MonkeyPatch, gol
     "what is read stops at 256 MiB; the image fails verification",
 )
 def test_larger_documents_than_anybody_needs_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attach, "_MAX_BYTES", 1000, raising=False)
+    monkeypatch.setattr(attach, "MAX_BYTES", 1000)
     registry = Registry()
     for number in range(20):
         registry.add(Document(SBOM, b'{"serial": %3d, "x": "%s"}' % (number, b"x" * 380)))

@@ -16,7 +16,7 @@ from pathlib import Path
 from imagegen.core.progress import Progress
 from imagegen.oci.documents import PLATFORMS
 
-_KERNEL = Path("/proc/sys/fs/binfmt_misc")
+BINFMT_MISC = Path("/proc/sys/fs/binfmt_misc")
 _FORMATS = Path("/usr/share/binfmts")
 _FLAGS = {"preserve": "P", "credentials": "C", "fix_binary": "F"}  # a format's key -> the kernel's flag
 
@@ -43,7 +43,7 @@ def plan(engine: str, *, mounted: bool = False) -> Emulation:
         name = f"imagegen-{engine}-{machine}"
         if not _is_enabled(f"qemu-{machine}") and (line := registration(_read_format(f"qemu-{machine}"), name)):
             handlers.append((name, line))
-    absent = not (_KERNEL / "register").exists()
+    absent = not (BINFMT_MISC / "register").exists()
     return Emulation(tuple(handlers), bool(handlers) and (absent or mounted))
 
 
@@ -51,13 +51,13 @@ def register(emulation: Emulation, progress: Progress) -> None:
     """Register the emulators. If the kernel refuses one, report that: programs for this processor still run."""
     if not emulation.handlers:
         return
-    if not (_KERNEL / "register").exists():
-        mount = ["mount", "-t", "binfmt_misc", "binfmt_misc", str(_KERNEL)]
+    if not (BINFMT_MISC / "register").exists():
+        mount = ["mount", "-t", "binfmt_misc", "binfmt_misc", str(BINFMT_MISC)]
         subprocess.run(mount, capture_output=True, check=False)
     for name, line in emulation.handlers:
         try:
-            if not (_KERNEL / name).exists():
-                (_KERNEL / "register").write_text(line, encoding="ascii")
+            if not (BINFMT_MISC / name).exists():
+                (BINFMT_MISC / "register").write_text(line, encoding="ascii")
         except OSError as error:
             progress.say(f"note: the kernel refuses the emulator {name} ({error.strerror})")
         else:
@@ -68,9 +68,9 @@ def remove(emulation: Emulation) -> None:
     """Undo `register`; other emulators stay."""
     for name, _ in emulation.handlers:
         with suppress(OSError):
-            (_KERNEL / name).write_text("-1", encoding="ascii")
+            (BINFMT_MISC / name).write_text("-1", encoding="ascii")
     if emulation.mounts and not _others():
-        subprocess.run(["umount", "--lazy", str(_KERNEL)], capture_output=True, check=False)
+        subprocess.run(["umount", "--lazy", str(BINFMT_MISC)], capture_output=True, check=False)
 
 
 def registration(fields: dict[str, str], name: str) -> str | None:
@@ -94,7 +94,7 @@ def _read_format(name: str) -> dict[str, str]:
 
 def _is_enabled(name: str) -> bool:
     try:
-        return (_KERNEL / name).read_text(encoding="ascii").startswith("enabled")
+        return (BINFMT_MISC / name).read_text(encoding="ascii").startswith("enabled")
     except OSError:
         return False
 
@@ -102,5 +102,5 @@ def _is_enabled(name: str) -> bool:
 def _others() -> list[str]:
     """Return the names of the emulators that are registered."""
     with suppress(OSError):
-        return sorted({entry.name for entry in _KERNEL.iterdir()} - {"register", "status"})
+        return sorted({entry.name for entry in BINFMT_MISC.iterdir()} - {"register", "status"})
     return []

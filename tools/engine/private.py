@@ -60,7 +60,7 @@ _STRAY_DIRECTORIES = (
     *("/opt/containerd/bin", "/opt/containerd/lib", "/opt/containerd"),
 )
 _RUN = Path("/run")
-_LOCK = _RUN / "imagegen-engine.lock"
+LOCK = _RUN / "imagegen-engine.lock"
 
 
 _CLIENT = """\
@@ -140,24 +140,24 @@ def up(settings: Settings, progress: Progress) -> PrivateEngine:
     """
     if engine := _reuse(settings, progress):
         return engine
-    _check_machine(settings)
+    check_machine(settings)
     engine = engine_of(settings)
-    with _lock(progress):
+    with hold_lock(progress):
         if other := _reuse(settings, progress):  # another process started it while this one waited
             return other
         if record := _recorded(engine):
-            _stop(engine, record, progress)  # after a crash or a reboot; images stay
+            stop_engine(engine, record, progress)  # after a crash or a reboot; images stay
         unpack(SUITE, PACKAGES, engine.packages, settings, progress)
-        _write_client(engine)
+        write_client(engine)
         record = _record(engine)
         try:
             with timed(progress, "start the private engine"):
                 record.network.up()
                 emulation.register(record.emulation, progress)
-                _start(engine, record.network, settings)
+                start_engine(engine, record.network, settings)
                 _await(engine)
         except BaseException:
-            _stop(engine, record, progress)
+            stop_engine(engine, record, progress)
             raise
     progress.say(
         f'the private engine listens at {engine.docker_host}; `eval "$(make -s engine-up)"` selects it in a shell, '
@@ -173,7 +173,7 @@ def _reuse(settings: Settings, progress: Progress) -> PrivateEngine | None:
     return engine
 
 
-def _write_client(engine: PrivateEngine) -> None:
+def write_client(engine: PrivateEngine) -> None:
     usr = engine.packages / "usr"
     client, buildx = usr / "bin/docker", usr / "libexec/docker/cli-plugins/docker-buildx"
     engine.programs.mkdir(exist_ok=True)
@@ -189,8 +189,8 @@ def down(settings: Settings, progress: Progress) -> None:
     """
     engine = engine_of(settings)
     if os.path.exists(engine.home) or os.path.exists(engine.run):
-        _check_machine(settings)
-        with _lock(progress):
+        check_machine(settings)
+        with hold_lock(progress):
             if engine.home.exists() or engine.run.exists():  # else another process removed it while this one waited
                 _remove(engine, progress)
                 progress.say("the private engine is gone, with its images")
@@ -200,7 +200,7 @@ def down(settings: Settings, progress: Progress) -> None:
 
 def _remove(engine: PrivateEngine, progress: Progress) -> None:
     if record := _recorded(engine):
-        _stop(engine, record, progress)
+        stop_engine(engine, record, progress)
     if engine.home.exists():
         shutil.rmtree(engine.home)
     traces = [str(path) for path in (engine.home, engine.run) if path.exists()]
@@ -213,26 +213,26 @@ def _remove(engine: PrivateEngine, progress: Progress) -> None:
 
 
 @contextmanager
-def _lock(progress: Progress) -> Iterator[None]:
+def hold_lock(progress: Progress) -> Iterator[None]:
     """Hold the lock of all processes of this machine that start or stop a private engine. Its file is removed too."""
     while True:
-        handle = os.open(_LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        handle = os.open(LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             progress.say("waiting for another process that starts or stops a private engine")
             fcntl.flock(handle, fcntl.LOCK_EX)
-        if temporary.names(_LOCK, handle):
+        if temporary.names(LOCK, handle):
             break
         os.close(handle)  # another process removed the file meanwhile
     try:
         yield
     finally:
-        _LOCK.unlink()
+        LOCK.unlink()
         os.close(handle)
 
 
-def _check_machine(settings: Settings) -> None:
+def check_machine(settings: Settings) -> None:
     if os.geteuid() != 0:
         raise EngineError(
             "the private engine needs root",
@@ -273,16 +273,16 @@ def _record(engine: PrivateEngine) -> _Record:
 
 def _running_records() -> list[_Record]:
     """Return the records of all private engines of this machine."""
-    return [_read(path) for path in _RUN.glob("imagegen-ig*/state.json")]
+    return [read_record(path) for path in _RUN.glob("imagegen-ig*/state.json")]
 
 
 def _recorded(engine: PrivateEngine) -> _Record | None:
     """Return the engine's record, or its copy next to the socket if the cache directory was deleted."""
     copies = (engine.state, engine.run / engine.state.name)
-    return next((_read(path) for path in copies if path.exists()), None)
+    return next((read_record(path) for path in copies if path.exists()), None)
 
 
-def _read(path: Path) -> _Record:
+def read_record(path: Path) -> _Record:
     try:
         return TypeAdapter(_Record).validate_json(path.read_bytes())
     except ValidationError as error:
@@ -295,7 +295,7 @@ def _read(path: Path) -> _Record:
         ) from error
 
 
-def _start(engine: PrivateEngine, network: Network, settings: Settings) -> None:
+def start_engine(engine: PrivateEngine, network: Network, settings: Settings) -> None:
     config = {
         "hosts": [engine.docker_host],
         "data-root": str(engine.home / "data"),
@@ -349,7 +349,7 @@ def _answers(engine: PrivateEngine) -> bool:
     return True
 
 
-def _stop(engine: PrivateEngine, record: _Record, progress: Progress) -> None:
+def stop_engine(engine: PrivateEngine, record: _Record, progress: Progress) -> None:
     """End processes, then remove mounts, then the network, then empty directories; this order must not change."""
     with timed(progress, "stop the private engine"):
         if _answers(engine):

@@ -53,7 +53,7 @@ def add(requested: str, context: Context, paths: Mapping[str, Path] = torch_expo
     written, UsageError if `requested` is neither a release nor a wheel.
     """
     if requested.endswith(".whl"):
-        release, machine = _release(Path(requested).name)
+        release, machine = parse_wheel_name(Path(requested).name)
         return (_add(release, machine, Path(requested), paths[machine]),)
     wheels = _fetch(requested, paths, context)
     return tuple(_add(requested, machine, wheel, paths[machine]) for machine, wheel in wheels.items())
@@ -73,7 +73,7 @@ def _add(release: str, machine: str, wheel: Path, path: Path) -> Added:
     return Added(release, machine, path, len(after.of_release(release)), after != before)
 
 
-def _release(filename: str) -> tuple[str, str]:
+def parse_wheel_name(filename: str) -> tuple[str, str]:
     """Return the release and the processor of a wheel of torch."""
     try:
         name, version, _, tags = parse_wheel_filename(filename)

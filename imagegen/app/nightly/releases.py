@@ -86,7 +86,7 @@ class ReleaseIndex:
         except FetchError as error:
             self._progress.say(f"whether there is a newer {package} is not known: {error.what}")
             return ()
-        return tuple(link for link in links if _is_of(link.filename, package))
+        return tuple(link for link in links if is_file_of(link.filename, package))
 
 
 def _releases(links: Iterable[IndexLink], until: dt.date, target: WheelTarget) -> Iterator[NewerRelease]:
@@ -113,7 +113,7 @@ def _lacks(links: list[IndexLink], target: WheelTarget) -> str | None:
     return None
 
 
-def _is_of(filename: str, package: str) -> bool:
+def is_file_of(filename: str, package: str) -> bool:
     try:
         name = parse_wheel_filename(filename)[0] if filename.endswith(".whl") else parse_sdist_filename(filename)[0]
     except ValueError:

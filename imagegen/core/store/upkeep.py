@@ -89,7 +89,7 @@ def collect(store: Store, required: Iterable[str], now: float | None = None) -> 
             freed += _remove(store, path, now)
     for path in (store.root / "tmp").glob(f"{temporary.PART}*"):
         size = _size(path)
-        if _unused(path, now) and temporary.remove(path):
+        if is_unused(path, now) and temporary.remove(path):
             freed += size
     return freed
 
@@ -101,13 +101,13 @@ def _remove(store: Store, path: Path, now: float) -> int:
     """
     size = _size(path) + _tree(path)
     with store.temporary_directory("collected") as aside, store.gate(fcntl.LOCK_EX):
-        if not _unused(path, now):
+        if not is_unused(path, now):
             return 0
         path.rename(aside / path.name)
     return size
 
 
-def _unused(path: Path, now: float) -> bool:
+def is_unused(path: Path, now: float) -> bool:
     """Return whether the path exists and was not used for a day."""
     try:
         return now - path.lstat().st_mtime >= YOUNG

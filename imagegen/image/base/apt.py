@@ -36,7 +36,7 @@ Acquire::ForceHash "SHA256";
 _VARIABLES = (
     "IMAGEGEN_DEBIAN_MIRROR, IMAGEGEN_DEBIAN_SECURITY_MIRROR, IMAGEGEN_UBUNTU_MIRROR, IMAGEGEN_APT_MIRROR_<HOST>"
 )
-_TIMEOUT = 900  # seconds; the lists of a release are some tens of MB
+TIMEOUT = 900  # seconds; the lists of a release are some tens of MB
 _DOING = {"update": "read the archives", "install": "resolve the packages", "download": "fetch the packages"}
 
 
@@ -92,7 +92,7 @@ class Apt:
         (root / "etc/apt/auth.conf").write_text("".join(line for _, line in signs.values()))
         stanzas = [self._stanza(number, source) for number, source in enumerate(sources)]
         (root / "etc/apt/sources.list.d/imagegen.sources").write_text("\n".join(stanzas))
-        extra = _of_host(settings)
+        extra = host_options(settings)
         if settings.ca_bundle:
             extra.append(f'Acquire::https::CAInfo "{settings.ca_bundle}";')
         if architecture:
@@ -128,12 +128,12 @@ class Apt:
                 text=True,
                 errors="replace",
                 env=self._env,
-                timeout=_TIMEOUT,
+                timeout=TIMEOUT,
             )
         except programs.TimeoutExpired as error:
             # apt's own timeout is for a single read, which never comes where a mirror drips.
             raise BaseError(
-                f"apt did not {_DOING[arguments[0]]} in {_TIMEOUT // 60} minutes",
+                f"apt did not {_DOING[arguments[0]]} in {TIMEOUT // 60} minutes",
                 code="base-apt-timeout",
                 why=f"a mirror is too slow: {', '.join(sorted(map(redact, set(self.roots.values()))))}",
                 fix=_advice(""),
@@ -210,7 +210,7 @@ def _credentials(root: str, settings: Settings) -> tuple[str, str]:
     return address.url, f"machine {address.url} login {auth[0]} password {auth[1]}\n" if auth else ""
 
 
-def _of_host(settings: Settings) -> list[str]:
+def host_options(settings: Settings) -> list[str]:
     """Return the options of the host's apt that decide whether and how an archive is reached, not its content.
 
     The administrator of a frozen mirror sets them; the dates in the lock show what was read.

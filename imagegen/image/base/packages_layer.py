@@ -33,7 +33,7 @@ _ADDED = Cache("packages", LayerDescriptor)
 _PEAK_OF_PACKAGES = 8  # bytes for a byte of package: installed, and as a layer
 _STANZA = re.compile(r"^(Package|Version|Architecture|Status): (.*)$", re.MULTILINE)
 # A user becomes root of a namespace that has the other ids as well; newuidmap makes it (shadow's, package uidmap).
-_NAMESPACE = ("unshare", "--user", "--map-root-user", "--map-auto", "--")
+NAMESPACE = ("unshare", "--user", "--map-root-user", "--map-auto", "--")
 _PYTHON = ("PATH", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH")  # the interpreter may need them
 
 
@@ -108,7 +108,7 @@ def _install_as_layer(
     job = AddedPackages(
         str(store.root), [asdict(descriptor) for descriptor in layers], str(tree), str(packages), str(work), str(layer)
     )
-    answer = _run(job, store, settings)
+    answer = run_installer(job, store, settings)
     verify_status(added, answer["before"], answer["after"])
     with layer.open("rb") as file, store.writer() as writer:
         while chunk := file.read(1 << 20):
@@ -116,11 +116,11 @@ def _install_as_layer(
         return LayerDescriptor.of_tar(writer.commit(), writer.size)
 
 
-def _run(job: AddedPackages, store: Store, settings: Settings) -> dict[str, str]:
+def run_installer(job: AddedPackages, store: Store, settings: Settings) -> dict[str, str]:
     """Run the installer to its end; the files of a killed one are removed as the user that wrote them."""
     # The namespace's processes are together within the limit that its maker has.
     limit = ("prlimit", f"--nproc={LIMITS.processes()}", "--")
-    enter = () if os.geteuid() == 0 else (*limit, *_NAMESPACE)
+    enter = () if os.geteuid() == 0 else (*limit, *NAMESPACE)
     process = programs.Program[bytes](
         ["setpriv", "--pdeathsig", "KILL", *enter, sys.executable, "-P", "-m", "imagegen.image.base.installer"],
         stdin=subprocess.PIPE,

@@ -24,11 +24,11 @@ from imagegen.image.inventory.tree import Directory, Node, Regular
 _MAX_TEXT = 16 << 20  # bytes of one file
 # Bytes. A larger file is scanned without its GPU code, since a stream cannot be read again. Only CUDA's libraries are
 # larger, and their scans need none. Triton, with 440 MB, needed its own (measured 2026-11-21).
-_WHOLE = 512 << 20
+READ_WHOLE = 512 << 20
 _BUFFER = 1 << 16  # bytes; tarfile copies the rest of the buffer for each header
 _BLOCK = 1 << 20
-_MAX_CREATED = 300_000  # directories that have no member of their own
-_MAX_FOLLOWED = 100_000_000  # names in targets of links
+MAX_CREATED = 300_000  # directories that have no member of their own
+MAX_FOLLOWED = 100_000_000  # names in targets of links
 # How libraries are found, and what an environment and a distribution say of themselves.
 _TEXT = re.compile(
     r"etc/ld\.so\.conf|etc/(.*/)?[^/]*\.conf|(etc|usr/lib)/os-release|var/lib/(dpkg/status|apt/extended_states)|(.*/)?pyvenv\.cfg|.*\.pth|.*\.egg-link|.*\.egg-info"
@@ -89,7 +89,7 @@ def _read_file(member: tarfile.TarInfo, archive: tarfile.TarFile, scratch: Path)
     executable = bool(member.mode & 0o111)
     if member.size <= _MAX_TEXT and _TEXT.fullmatch(member.name):
         return Leaf(File(member.size, executable=executable), content.read())
-    with Collector(member.size, scratch, whole=member.size <= _WHOLE) as collector:
+    with Collector(member.size, scratch, whole=member.size <= READ_WHOLE) as collector:
         while not collector.idle and (chunk := content.read(_BLOCK)):
             collector.write(chunk)
         return Leaf(collector.finish(executable=executable))
@@ -112,7 +112,7 @@ class LayeredTree:
                 tree.add(entry.path, MemberKind.FILE, Leaf(File(0, unreadable="a link to nothing")))
             except ValueError as error:
                 raise FetchError("a layer cannot be read", code="fetch-layer-invalid", why=str(error)) from error
-            _require(tree.created <= _MAX_CREATED and tree.followed <= _MAX_FOLLOWED, entry.path)
+            _require(tree.created <= MAX_CREATED and tree.followed <= MAX_FOLLOWED, entry.path)
 
     def look(self, path: str) -> Node | None:
         return _node(self._tree.at(path))

@@ -19,7 +19,7 @@ _AT_ONCE = 8
 
 def known_scans(locked: Lock, store: Store) -> dict[str, bytes]:
     """Return the store's scans of the lock's wheels and base by key; equal scans are equal bytes on every machine."""
-    scans = {key: cache.read(store, key) for cache, key in _keys(locked)}
+    scans = {key: cache.read(store, key) for cache, key in scan_keys(locked)}
     return {key: data for key, data in sorted(scans.items()) if data is not None}
 
 
@@ -29,7 +29,7 @@ def import_scans(locked: Lock, store: Store, keys: Container[str], bring: Callab
     `bring` returns the scan for a key, or None; its result is trusted and stored. Its exceptions propagate, and the
     scans imported before stay.
     """
-    lacking = [(cache, key) for cache, key in _keys(locked) if key in keys and cache.get(store, key) is None]
+    lacking = [(cache, key) for cache, key in scan_keys(locked) if key in keys and cache.get(store, key) is None]
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="facts") as pool:
         fetched = pool.map(bring, [key for _, key in lacking])
         for (cache, key), data in zip(lacking, fetched, strict=True):
@@ -37,7 +37,7 @@ def import_scans(locked: Lock, store: Store, keys: Container[str], bring: Callab
                 cache.write(store, key, data)
 
 
-def _keys(locked: Lock) -> Iterator[tuple[BlobCache, str]]:
+def scan_keys(locked: Lock) -> Iterator[tuple[BlobCache, str]]:
     """Yield cache and key of every record that an audit of the cell reads."""
     for wheel in locked.distinct_wheels:
         yield scan.SCANS, scan.scan_key(wheel, locked.python)

@@ -104,7 +104,7 @@ def write_image(lock: Lock, stack: LayerStack, store: Store) -> Image:
     built = keep(store, image(lock, stack.layers()))
     own_layers = previously_built_layers(lock, store) if stack.remote else {}
     if all(own_layers.get(layer.key) == layer for layer in built.layers if layer.key in stack.remote):
-        _IMAGES.put(store, _memory_key(lock), record_of(built))
+        _IMAGES.put(store, image_key(lock), record_of(built))
     return built
 
 
@@ -202,7 +202,7 @@ def built_digest(lock: Lock, store: Store) -> str | None:
 
     A record is not enough, since an edited lock may name any image that an engine happens to have.
     """
-    built, record = _IMAGES.get(store, _memory_key(lock)), lock.record
+    built, record = _IMAGES.get(store, image_key(lock)), lock.record
     if built is None:
         return None
     agrees = record is None or _essence(built) == _essence(record)
@@ -219,7 +219,8 @@ def _contents(record: Record) -> list[tuple[str, str]]:
     return [(layer.name, layer.diff_id) for layer in record.layers]
 
 
-def _memory_key(lock: Lock) -> str:
+def image_key(lock: Lock) -> str:
+    """Return the key under which a store records the image of a lock."""
     return digest_of_json([contents_hash(lock), base.key(lock.base), LAYER_FORMAT, CODEC])
 
 

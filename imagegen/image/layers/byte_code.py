@@ -18,8 +18,8 @@ FILES_PER_REQUEST = 64
 REQUESTS_AHEAD = 4  # also part of it
 _LARGE = 1 << 18  # bytes of a source: compiling takes 50 times as much memory
 # Limits for the answer to a request, since the base's interpreter is not trusted.
-_ANSWER_SECONDS = 3600  # the worker has 300 of processor time
-_ANSWER_BYTES = 256 << 20
+ANSWER_SECONDS = 3600  # the worker has 300 of processor time
+ANSWER_BYTES = 256 << 20
 
 Source = tuple[str, bytes]  # the file's absolute path in the image, its contents
 
@@ -74,14 +74,14 @@ class Compiler:
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="compile")
         self._large = threading.Semaphore(max(1, workers // 2))  # requests with a large source at one time
         self._local = threading.local()
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Compiler:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._pool.shutdown(cancel_futures=True)
-        for process in self._processes:
+        for process in self.processes:
             process.kill()
             process.communicate()
 
@@ -103,13 +103,13 @@ class Compiler:
             name = path.encode()
             message += [struct.pack(">I", len(name)), name, struct.pack(">I", len(source)), source]
         pycs: list[bytes] = []
-        timer = threading.Timer(_ANSWER_SECONDS, process.kill)
+        timer = threading.Timer(ANSWER_SECONDS, process.kill)
         timer.daemon = True
         timer.start()
         try:
             process.stdin.writelines(message)
             process.stdin.flush()
-            remaining_bytes = _ANSWER_BYTES
+            remaining_bytes = ANSWER_BYTES
             for _ in sources:
                 pycs.append(self._block(process, remaining_bytes))
                 remaining_bytes -= len(pycs[-1])
@@ -142,5 +142,5 @@ class Compiler:
         process: subprocess.Popen[bytes] | None = getattr(self._local, "process", None)
         if process is None:
             process = self._local.process = Sandbox(self._rootfs.result()).popen(self._argv, {})
-            self._processes.append(process)
+            self.processes.append(process)
         return process

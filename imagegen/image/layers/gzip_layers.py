@@ -70,7 +70,7 @@ def _cached(layer: Layer, store: Store, trusted: Mapping[str, Layer]) -> Layer |
     attested = trusted.get(layer.key)
     if attested and attested.diff_id != layer.diff_id:
         attested = None
-    blob = _GZIPPED.get(store, _key(layer, GZIP)) or attested
+    blob = _GZIPPED.get(store, gzip_key(layer, GZIP)) or attested
     return replace(layer, digest=blob.digest, size=blob.size, media_type=GZIP_TYPE) if blob else None
 
 
@@ -100,7 +100,7 @@ def _compress(layer: Layer, store: Store, pool: ThreadPoolExecutor, ahead: int, 
             )
         blob.write(struct.pack("<II", checksum, size & 0xFFFFFFFF))
         digest = blob.commit()
-        _GZIPPED.put(store, _key(layer, GZIP), StoredBlob(digest, blob.size))
+        _GZIPPED.put(store, gzip_key(layer, GZIP), StoredBlob(digest, blob.size))
     return replace(layer, digest=digest, size=blob.size, media_type=GZIP_TYPE)
 
 
@@ -150,5 +150,6 @@ class _Counted(io.RawIOBase):
         return size
 
 
-def _key(layer: Layer, codec: str) -> str:
+def gzip_key(layer: Layer, codec: str) -> str:
+    """Return the key under which a store keeps the gzip blob of a layer."""
     return digest_of_json([layer.diff_id, codec])

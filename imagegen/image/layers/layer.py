@@ -83,7 +83,7 @@ _LAYERS = Cache("layer", Layer)
 
 def previously_built(store: Store, name: str, key: str) -> Layer | None:
     """Return the layer that this store once built for `key` with the codec in use, also where its blob is gone."""
-    layer = _LAYERS.get(store, _with_codec(key))
+    layer = _LAYERS.get(store, stored_key(key))
     return replace(layer, name=name) if layer else None
 
 
@@ -103,7 +103,7 @@ def wheels_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler) 
             known_contents = ownership.scanned_contents(store, locked, lock.python)
             if known_contents is not None:
                 own_files = _own(lock, locked, known_contents, written)
-                if tar.copy(_segment_key(lock, locked, plan.prefixes, known_contents.keys() - own_files)):
+                if tar.copy(segment_key(lock, locked, plan.prefixes, known_contents.keys() - own_files)):
                     written |= own_files
                     continue
             with open_locked(store, locked) as wheel:
@@ -115,7 +115,7 @@ def wheels_layer(store: Store, plan: LayerPlan, lock: Lock, compiler: Compiler) 
                 watch = None if scanned else WheelScanner(store, locked, wheel, files, lock.python)
                 files = [file for file in (watch.watched() if watch else files) if file.path in own_files]
                 first = relocated(files, wheel, lock.python, prefix)
-                with tar.segment(_segment_key(lock, locked, plan.prefixes, contents.keys() - own_files)):
+                with tar.segment(segment_key(lock, locked, plan.prefixes, contents.keys() - own_files)):
                     compiled = _write_wheel(tar, first, lock.python, ByteCode(compiler), prefix)
                     for other in other_prefixes:
                         _link_wheel(tar, first, relocated(files, wheel, lock.python, other))
@@ -311,7 +311,7 @@ def _own(
     return {path: identity for path, identity in wanted.items() if path not in written}
 
 
-def _segment_key(lock: Lock, locked: LockedWheel, prefixes: tuple[str, ...], absent: Iterable[str]) -> str:
+def segment_key(lock: Lock, locked: LockedWheel, prefixes: tuple[str, ...], absent: Iterable[str]) -> str:
     """Return the digest of all that decides a wheel's part of a layer; `absent` are files that it leaves out."""
     return digest_of_json([layer_key(lock, [locked], prefixes), sorted(absent)])
 
@@ -320,9 +320,10 @@ def _finish(store: Store, name: str, key: str, sink: LayerSink, blob: BlobWriter
     diff_id = sink.close()
     digest = blob.commit()
     layer = Layer(ZSTD_TYPE, digest, blob.size, diff_id, name, key, sink.unpacked)
-    _LAYERS.put(store, _with_codec(key), layer)
+    _LAYERS.put(store, stored_key(key), layer)
     return layer
 
 
-def _with_codec(key: str) -> str:
+def stored_key(key: str) -> str:
+    """Return the key under which a store keeps the layer of the plan with this key."""
     return digest_of_json([key, CODEC])

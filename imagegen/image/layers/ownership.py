@@ -67,7 +67,7 @@ def check(store: Store, lock: Lock) -> None:
 def remember(store: Store, locked: LockedWheel, files: Iterable[InstalledFile], python: str) -> Contents:
     """Record and return the files that the wheel installs, so that it is opened only once."""
     identities = {file.path: _identity(file) for file in files}
-    _FILES.put(store, _key(locked, python), identities)
+    _FILES.put(store, contents_key(locked, python), identities)
     return identities
 
 
@@ -81,11 +81,11 @@ def table(store: Store, locked: LockedWheel, python: str) -> Contents:
 
 def known(store: Store, locked: LockedWheel, python: str) -> Contents | None:
     """Return the files that the wheel installs, from the cache or from its scan; None where the store has neither."""
-    contents = _FILES.get(store, _key(locked, python))
+    contents = _FILES.get(store, contents_key(locked, python))
     if contents is None and (package := recorded_scan(store, locked, python)) is not None:
         site = site_packages(python)
         contents = {absolute(path, site): _identity(file) for path, file in package.files.items()}
-        _FILES.put(store, _key(locked, python), contents)
+        _FILES.put(store, contents_key(locked, python), contents)
     return contents
 
 
@@ -132,5 +132,6 @@ def _ownerless(
     return errors
 
 
-def _key(locked: LockedWheel, python: str) -> str:
+def contents_key(locked: LockedWheel, python: str) -> str:
+    """Return the key under which a store keeps the files that a wheel installs."""
     return digest_of_json([locked.file.sha256, python, LAYER_FORMAT])

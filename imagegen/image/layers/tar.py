@@ -46,12 +46,12 @@ class TarWriter:
             name = "/".join(names[:depth])
             if name not in self._directories:
                 self._directories[name] = None
-                self._header(name, tarfile.DIRTYPE, mode=mode if depth == len(names) else 0o755)
+                self.header(name, tarfile.DIRTYPE, mode=mode if depth == len(names) else 0o755)
 
     def file(self, path: str, size: int, chunks: Iterable[bytes], *, executable: bool = False) -> None:
         """A regular file of exactly `size` bytes."""
         self.directory(path.rpartition("/")[0])
-        self._header(path.strip("/"), tarfile.REGTYPE, mode=0o755 if executable else 0o644, size=size)
+        self.header(path.strip("/"), tarfile.REGTYPE, mode=0o755 if executable else 0o644, size=size)
         written = 0
         for chunk in chunks:
             self._write(chunk)
@@ -63,18 +63,19 @@ class TarWriter:
     def link(self, path: str, target: str) -> None:
         """A symbolic link."""
         self.directory(path.rpartition("/")[0])
-        self._header(path.strip("/"), tarfile.SYMTYPE, mode=0o777, target=target)
+        self.header(path.strip("/"), tarfile.SYMTYPE, mode=0o777, target=target)
 
     def hard_link(self, path: str, target: str, *, executable: bool = False) -> None:
         """A hard link to a file of this stream, with the mode of that file: some readers set it again."""
         self.directory(path.rpartition("/")[0])
-        self._header(path.strip("/"), tarfile.LNKTYPE, mode=0o755 if executable else 0o644, target=target.strip("/"))
+        self.header(path.strip("/"), tarfile.LNKTYPE, mode=0o755 if executable else 0o644, target=target.strip("/"))
 
     def close(self) -> None:
         """The end-of-archive mark, without padding to a record: nothing reads these from tape."""
         self._write(b"\0" * tarfile.BLOCKSIZE * 2)
 
-    def _header(self, name: str, kind: bytes, *, mode: int, size: int = 0, target: str = "") -> None:
+    def header(self, name: str, kind: bytes, *, mode: int, size: int = 0, target: str = "") -> None:
+        """Write the header of a member; `kind` is a type of `tarfile`, and `target` of a link."""
         member_name(name)
         path = name + "/" if kind == tarfile.DIRTYPE else name
         if target == "" and size < _USTAR_SIZE and path.isascii():

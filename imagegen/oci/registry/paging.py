@@ -14,7 +14,7 @@ from imagegen.oci.documents import MAX_MANIFEST
 from imagegen.oci.registry.session import RegistrySession
 
 _MAX_PAGES = 1000
-_MAX_BYTES = 64 << 20  # of all pages: half a million tags
+MAX_BYTES = 64 << 20  # of all pages: half a million tags
 _LINK = re.compile(r"<([^<>]*)>((?:\s*+;\s*+[^\s;,=]++\s*+=\s*+(?:\"[^\"]*\"|[^\s;,\"]*+))*)")
 _RELATION = re.compile(r";\s*+rel\s*+=\s*+(?:\"([^\"]*)\"|([^\s;]*))", re.IGNORECASE)
 
@@ -48,7 +48,7 @@ def pages(session: RegistrySession, sender: Sender, url: str, accept: str) -> It
                 fix="do not trust it",
             )
         url = after.url
-        if url in seen or len(seen) >= _MAX_PAGES or size > _MAX_BYTES:
+        if url in seen or len(seen) >= _MAX_PAGES or size > MAX_BYTES:
             raise FetchError(f"{reply.url} is a list without an end", code="fetch-list-too-long")
         seen.add(url)
 

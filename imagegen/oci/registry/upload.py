@@ -26,7 +26,7 @@ from imagegen.core.store import Store
 from imagegen.oci.documents import Descriptor
 from imagegen.oci.registry.reference import is_loopback
 
-_PIECE = 64 << 20  # bytes of one request, which are lost at worst if a registry keeps only acknowledged bytes
+PIECE_BYTES = 64 << 20  # bytes of one request, which are lost at worst if a registry keeps only acknowledged bytes
 _RESTARTS = 4  # from the first byte on
 _RANGE = re.compile(r"(?:bytes=)?0-([0-9]{1,15})")
 _OCTETS = "application/octet-stream"
@@ -57,7 +57,7 @@ class Upload:
         self._place: str | None = None  # where it goes on; None: not begun
         self.size = 0  # bytes that the registry has
         self._sure = True  # whether the offset is the one that the registry reported last
-        self._piece = _PIECE
+        self._piece = PIECE_BYTES
         self._refused = {"PATCH": 0, "PUT": 0}  # answers that may mean that it has lost the upload
         self._restarts = 0
         self._shown = 0  # bytes that the meter knows of

@@ -80,13 +80,13 @@ _SAVED = Cache("smoke", PassedSmokeReport)
 
 
 def save_passed_report(store: Store, passed: PassedSmokeReport) -> None:
-    _SAVED.put(store, _key(passed.image, passed.programs, passed.gpu), passed)
+    _SAVED.put(store, report_key(passed.image, passed.programs, passed.gpu), passed)
 
 
 def find_saved(store: Store, required: SmokeRequirement) -> PassedSmokeReport | None:
     """Return a report in the store that satisfies `required`, preferably of a run with a GPU."""
     for gpu in (True,) if required.gpu else (True, False):
-        if passed := _SAVED.get(store, _key(required.image, required.programs, gpu)):
+        if passed := _SAVED.get(store, report_key(required.image, required.programs, gpu)):
             return passed
     return None
 
@@ -103,7 +103,7 @@ _RUNS = Cache("smoke-run", SmokeRun)
 
 def save_run(store: Store, passed: PassedSmokeReport, conditions: SmokeConditions, time: int) -> None:
     """Record the conditions of the run that gave a saved report."""
-    _RUNS.put(store, _run_key(passed, conditions), SmokeRun(time))
+    _RUNS.put(store, run_key(passed, conditions), SmokeRun(time))
 
 
 def find_run(
@@ -114,13 +114,14 @@ def find_run(
     A report of a run without a GPU counts only if the host has no GPU.
     """
     for gpu in (True,) if required.gpu or (conditions.may_have_gpus and _gpu_checks(lock)) else (True, False):
-        passed = _SAVED.get(store, _key(required.image, required.programs, gpu))
-        if passed and (run := _RUNS.get(store, _run_key(passed, conditions))):
+        passed = _SAVED.get(store, report_key(required.image, required.programs, gpu))
+        if passed and (run := _RUNS.get(store, run_key(passed, conditions))):
             return passed, run.time
     return None
 
 
-def _run_key(passed: PassedSmokeReport, conditions: SmokeConditions) -> str:
+def run_key(passed: PassedSmokeReport, conditions: SmokeConditions) -> str:
+    """Return the key under which a store keeps the run that gave a report."""
     return digest_of_json([passed.image, passed.programs, passed.gpu, conditions.identity])
 
 
@@ -134,5 +135,6 @@ def _gpu_checks(lock: Lock) -> frozenset[str]:
     )
 
 
-def _key(image: str, suite_digest: str, gpu: bool) -> str:
+def report_key(image: str, suite_digest: str, gpu: bool) -> str:
+    """Return the key under which a store keeps the report about an image."""
     return digest_of_json([image, suite_digest, gpu])

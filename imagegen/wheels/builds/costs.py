@@ -31,7 +31,7 @@ _COSTS = Cache("build-cost", _MeasuredCost)
 
 def work(build: LockedBuild, recipe: Recipe, store: Store) -> BuildJob:
     """The build as its plan sees it."""
-    measured = _COSTS.get(store, _key(build))
+    measured = _COSTS.get(store, cost_key(build))
     return BuildJob(
         cost=Cost(**vars(measured)) if measured else recipe.cost,
         architectures=max(1, len(set(build.architectures))),
@@ -45,8 +45,9 @@ def learn(build: LockedBuild, record: Mapping[str, Any], store: Store) -> None:
     with suppress(KeyError, TypeError, ValueError, ZeroDivisionError):
         cost = learned(record, max(1, len(build.architectures)), "measured here")
         if cost.units > 0 and cost.memory > 0:
-            _COSTS.put(store, _key(build), _MeasuredCost(**vars(cost)))
+            _COSTS.put(store, cost_key(build), _MeasuredCost(**vars(cost)))
 
 
-def _key(build: LockedBuild) -> str:
+def cost_key(build: LockedBuild) -> str:
+    """Return the key under which a store keeps the measured cost of a build."""
     return digest_of_json([build.name, build.version])

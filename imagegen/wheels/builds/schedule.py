@@ -29,7 +29,7 @@ from imagegen.wheels.builds.wheel_check import built_wheel, check_wheel
 from imagegen.wheels.throttle import BuildJob, JobPlan, Machine
 
 _PLANNING = "builds"  # lock around reading the reservations and adding one
-_POLL = 5.0  # seconds between looks whether another imagegen's builds have left
+POLL = 5.0  # seconds between looks whether another imagegen's builds have left
 
 
 def compile_all(
@@ -184,7 +184,7 @@ class _BuildScheduler:
         while (
             before.memory and reserved_resources(self.build_environment.store, self.build_environment.place) == before
         ):
-            time.sleep(_POLL)
+            time.sleep(POLL)
         self.machine = self.probe()
 
     def _startable(self, waiting: Mapping[str, LockedBuild]) -> dict[str, tuple[JobPlan, ExitStack]]:
