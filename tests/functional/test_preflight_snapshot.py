@@ -184,7 +184,7 @@ def test_nvidia_smi_is_asked_and_not_waited_for(
     found = snapshot.gather(os.environ, snapshot.begin(os.environ, str(tmp_path)), root=str(tmp_path))
     assert (found.driver, found.gpus[0].name) == ("580.159.04", "NVIDIA H200")
     assert "--query-gpu=driver_version,compute_cap,memory.total,memory.free,name" in (tmp_path / "asked").read_text()
-    monkeypatch.setattr(snapshot, "answer", lambda process, _: answer(process, 0.1))
+    monkeypatch.setattr(snapshot, "answer", lambda process, patience: answer(process, patience / 30))
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     found = snapshot.gather(os.environ, snapshot.begin(os.environ, str(tmp_path)), root=str(tmp_path))
     golden.check(found.smi)
