@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from imagegen.audit.api.getattrs import answered_names
+from imagegen.audit.api.getattrs import answered_names, attached_names
 from imagegen.audit.api.source import absolute, children, dotted, is_package, module_name, parse, walk
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_DYNAMIC = re.compile(rb"\b(?:exec|globals|vars|locals)\(|\bmodules\[")
-_DYNAMIC_PARTS = (b"exec(", b"globals(", b"vars(", b"locals(", b"modules[")
+_DYNAMIC = re.compile(rb"\b(?:exec|globals|vars|locals)\(|\bmodules\[|\bsetattr\(\s*(?!self\b|cls\b)\w+\s*,\s*[^\"'\s]")
+_GETATTR = re.compile(
+    rb"\bdef __getattr__\(\s*\w+\s*(?::[^,()]*)?,?\s*\)|\b__getattr__\s*[,=]"
+)  # of a module, not of a class
+_DYNAMIC_PARTS = (b"exec(", b"globals(", b"vars(", b"locals(", b"modules[", b"setattr(")
 _GLOBAL = re.compile(rb"\bglobal[ \t]+(\w+(?:[ \t]*,[ \t]*\w+)*)")
 _WORD = re.compile(rb"\w+")
 # A function or class at module level: its first line, and the lines up to the next one that begins a statement.
@@ -74,8 +77,11 @@ def parents(name: str) -> Iterator[str]:
 def module(source: bytes, name: str, *, package: bool) -> Module:
     """Return the names of the module `name`; `package` says whether it is an `__init__.py`."""
     tree = _parse(source)
-    if tree is None:
-        return OPEN
+    return OPEN if tree is None else module_of_tree(tree, source, name, package=package)
+
+
+def module_of_tree(tree: ast.Module, source: bytes, name: str, *, package: bool) -> Module:
+    """Return what `module` does, of a syntax tree; bodies may be left out of it unless the source `is_dynamic`."""
     names: set[str] = set()
     stars: list[str] = []
     getattrs: list[ast.FunctionDef] = []
@@ -95,7 +101,10 @@ def module(source: bytes, name: str, *, package: bool) -> Module:
         names.update(_texts(tree))
     by_getattr = [answered_names(function, tree) for function in getattrs]
     names.update(*(answered for answered in by_getattr if answered))
-    computed = "__getattr__" in names or None in by_getattr or _computes(tree, source, lazy=lazy)
+    attached = attached_names(tree) if "__getattr__" in names else None
+    names.update(attached or ())
+    computed = ("__getattr__" in names and attached is None) or None in by_getattr
+    computed = computed or _computes(tree, source, lazy=lazy)
     return Module(frozenset(names), tuple(stars), computed, lazy and _BELOW.encode() in source)
 
 
@@ -106,7 +115,7 @@ def listed(source: bytes) -> frozenset[str]:
 
 def _parse(source: bytes) -> ast.Module | None:
     """Return the syntax tree, without the bodies of functions and classes where these show no names of the module."""
-    if not _is_dynamic(source) and b"__getattr__" not in source:
+    if not is_dynamic(source):
         outline, texts = _outlined(source)
         if texts and (tree := parse(outline)):
             return tree
@@ -171,23 +180,30 @@ def _texts(tree: ast.AST) -> Iterator[str]:
 
 def _computes(tree: ast.Module, source: bytes, *, lazy: bool) -> bool:
     """Return whether code of the module may define names that are not written in it."""
-    if not _is_dynamic(source):
+    if not _computes_names(source):
         return False
     outside = [node for node in _module_level(tree) if isinstance(node, ast.Call)]
     if any(_calls(node, "exec") or (_calls(node, "vars", "locals") and not node.args) for node in outside):
         return True
     nodes = list(walk(tree))
     reads = {id(node.value) for node in nodes if _is_read(node)}
+    imported = {
+        alias.asname or alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
     return any(
         (_calls(node, "globals") and id(node) not in reads)
-        or (_calls(node, "setattr") and node.args and _is_in_modules(node.args[0]) and not lazy)
+        or (_calls(node, "setattr") and not lazy and _sets_names(node, imported))
         or (isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and _is_in_modules(node) and not lazy)
         for node in nodes
     )
 
 
-def _is_dynamic(source: bytes) -> bool:
-    """Return whether the source may define names that are not written in it."""
+def is_dynamic(source: bytes) -> bool:
+    """Return whether the source may define names that no statement at module level binds."""
+    return (b"__getattr__" in source and _GETATTR.search(source) is not None) or _computes_names(source)
+
+
+def _computes_names(source: bytes) -> bool:
     return any(part in source for part in _DYNAMIC_PARTS) and _DYNAMIC.search(source) is not None
 
 
@@ -200,6 +216,13 @@ def _is_read(node: ast.AST) -> TypeGuard[ast.Subscript | ast.Attribute]:
     if isinstance(node, ast.Attribute):
         return node.attr in _READS
     return isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load)
+
+
+def _sets_names(node: ast.Call, imported: Collection[str]) -> bool:
+    """Return whether a call of setattr may be about a module: of sys.modules, or one that the file imports."""
+    target = node.args[0] if len(node.args) == 3 else None
+    is_imported = isinstance(target, ast.Name) and target.id in imported and not isinstance(node.args[1], ast.Constant)
+    return is_imported or (target is not None and _is_in_modules(target))
 
 
 def _is_in_modules(node: ast.expr | ast.Subscript) -> bool:

@@ -12,16 +12,52 @@ def answered_names(function: ast.FunctionDef, tree: ast.Module) -> set[str] | No
     They show where each of its conditions compares the name with texts, or looks it up in a table of the module, and
     everything else raises.
     """
-    tables = {
+    if not function.args.args:
+        return None
+    return _cases(function.body, function.args.args[0].arg, _tables(tree))
+
+
+def attached_names(tree: ast.Module) -> dict[str, str] | None:
+    """Return the names that `__getattr__, ... = attach(__name__, submodules, submod_attrs)` answers.
+
+    The value of a name is the module below this one that defines it, the name itself for a module. None where no such
+    statement shows them. Source: Scientific Python's SPEC 1, lazy_loader, of which huggingface-hub has a copy.
+    """
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Tuple(elts=[ast.Name(id="__getattr__"), *_])], value=ast.Call() as call):
+                break
+    else:
+        return None
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    if name.lstrip("_") != "attach":
+        return None
+    tables, names = _tables(tree), dict[str, str]()
+    arguments = dict(zip(("package_name", "submodules", "submod_attrs"), call.args, strict=False))
+    arguments |= {word.arg: word.value for word in call.keywords if word.arg}
+    for key in ("submodules", "submod_attrs"):
+        argument = arguments.get(key)
+        table = tables.get(argument.id) if isinstance(argument, ast.Name) else argument
+        if table is None:
+            continue
+        try:
+            values = ast.literal_eval(table)
+            pairs = values.items() if key == "submod_attrs" else ((value, [value]) for value in values)
+            names |= {attribute: module for module, attributes in pairs for attribute in attributes}
+        except (ValueError, TypeError, AttributeError):
+            return None
+    return names or None
+
+
+def _tables(tree: ast.Module) -> dict[str, ast.expr]:
+    """Return the values of assignments at module level, by name."""
+    return {
         target.id: node.value
         for node in tree.body
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
         if isinstance(target, ast.Name)
     }
-    if not function.args.args:
-        return None
-    return _cases(function.body, function.args.args[0].arg, tables)
 
 
 def _cases(body: list[ast.stmt], name: str, tables: Mapping[str, ast.expr]) -> set[str] | None:

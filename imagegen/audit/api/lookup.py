@@ -7,6 +7,19 @@ from dataclasses import dataclass
 
 from imagegen.audit.api.exports import Module
 
+# Names that every module has. Source: The Python Language Reference, "Import-related attributes on module objects"
+_ALWAYS = {
+    "__name__",
+    "__spec__",
+    "__package__",
+    "__loader__",
+    "__path__",
+    "__file__",
+    "__doc__",
+    "__dict__",
+    "__all__",
+}
+
 
 @dataclass(frozen=True)
 class Api:
@@ -28,7 +41,12 @@ class Api:
             child = f"{module}.{part}"
             if child not in self.modules or (length > modules and part in self.modules[module].names):
                 parent = self.modules[module]
-                exists = part in parent.names or parent.open or (length > modules and self._defines(module, part))
+                exists = (
+                    part in parent.names
+                    or part in _ALWAYS
+                    or parent.open
+                    or (length > modules and self._defines(module, part))
+                )
                 return None if exists else child
             module = child
         return None
@@ -51,4 +69,4 @@ class Api:
 
     def _is_below(self, package: str, name: str) -> bool:
         inside = f"{package}."
-        return any(name in definition.names for module, definition in self.modules.items() if module.startswith(inside))
+        return any(name in self.modules[module].names for module in self.modules if module.startswith(inside))

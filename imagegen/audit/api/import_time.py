@@ -1,0 +1,516 @@
+"""What a Python module needs of other modules while it is imported.
+
+Bodies of functions do not run then and are not read. A statement that the module can do without is left out: one in
+`try` with a handler of ImportError, or below a condition that the source does not decide. Comparisons of versions are
+kept as data, to be decided by the releases that are installed. Source of the rules: The Python Language Reference,
+"The import system" and "Execution model".
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion, Version
+
+from imagegen.audit.api.exports import OPEN, Module, is_dynamic, module_of_tree
+from imagegen.audit.api.getattrs import attached_names
+from imagegen.audit.api.source import absolute, children, dotted, is_package, module_name, parse, walk
+
+PYTHON = "python"  # the name of the interpreter in tests of versions
+_COMPARISONS = {
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+}
+_OPERATORS = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+_OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
+_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
+_PARSERS = {"Version", "parse", "LooseVersion", "StrictVersion", "parse_version"}
+_HANDLED = {"ImportError", "ModuleNotFoundError", "AttributeError", "TypeError", "Exception", "BaseException"}
+# Functions that raise ImportError if their first argument, a requirement of PEP 508, is not satisfied.
+_REQUIRING = {"require_version", "require_version_core"}
+_LEAVES = (ast.Raise, ast.Return, ast.Continue, ast.Break)
+_PRESENCE = re.compile(r"_?is_(\w+)_(?:available|installed)")
+_FUNCTION = re.compile(
+    rb"^(?P<indent>[ \t]*+)(?:async[ \t]+def|def)[ \t]+\w++[^\n]*\n(?:(?:(?P=indent)[ \t\f)\]}][^\n]*|[ \t\r\f]*+)\n)*",
+    re.MULTILINE,
+)
+_STANDARD = sys.stdlib_module_names
+_QUOTES = (b'"""', b"'''")
+_LAZY = (b"__getattr__", b"_LazyModule")  # PEP 562, and the class of transformers that diffusers and others copy
+
+
+class VersionTest(NamedTuple):
+    """A comparison of an installed release: of a distribution, of a top-level module's, or of `PYTHON`."""
+
+    name: str  # "torch"; "scikit-learn", or "sklearn" as the module is called
+    comparison: str  # "<"
+    version: str
+
+    def holds(self, installed: Version) -> bool:
+        return bool(_OPERATORS[self.comparison](installed, Version(self.version)))
+
+    def opposite(self) -> VersionTest:
+        return self._replace(comparison=_OPPOSITE[self.comparison])
+
+
+_Tests = tuple[VersionTest, ...]  # all of them must hold
+_Decision = bool | _Tests | None  # None: the source does not decide it
+
+
+class ImportedName(NamedTuple):
+    """A dotted name that an import needs if all `tests` hold; the first `modules` parts of it must be modules.
+
+    With `keyword`, a call of it that passes this keyword argument.
+    """
+
+    name: str  # "huggingface_hub.HfFolder"
+    modules: int
+    line: int
+    tests: _Tests = ()
+    keyword: str = ""
+
+
+class Refusal(NamedTuple):
+    """A statement that raises if all `tests` hold."""
+
+    line: int
+    tests: _Tests
+
+
+@dataclass(frozen=True)
+class ImportTime:
+    """A module as its import sees it. `lazy` maps names that it imports on demand to the modules that define them."""
+
+    defined: Module = OPEN
+    names: tuple[ImportedName, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    lazy: Mapping[str, str] = field(default_factory=dict)
+
+
+def import_time(path: str, source: bytes) -> ImportTime:
+    """Return what importing the Python file at `path`, relative to site-packages, needs and defines."""
+    name = module_name(path)
+    if name is None:
+        return ImportTime()
+    package = is_package(path)
+    tree = parse(source) if is_dynamic(source) else _outline(source)
+    if tree is None:
+        return ImportTime()
+    defined = module_of_tree(tree, source, name, package=package)
+    reader = _Reader(name, package=package, tree=tree)
+    reader.read(tree.body, _Context())
+    lazy = reader.lazy() if any(mark in source for mark in _LAZY) else {}
+    above = name if package else name.rpartition(".")[0]
+    lazy |= {attribute: f"{above}.{below}" for attribute, below in (attached_names(tree) or {}).items()}
+    first = {imported._replace(line=0): imported for imported in reversed(reader.names)}
+    return ImportTime(defined, tuple(sorted(first.values())), tuple(reader.refusals), lazy)
+
+
+def _outline(source: bytes) -> ast.Module | None:
+    """Return the syntax tree, without the bodies of functions unless a text may begin in one and end in another."""
+    whole = True
+
+    def emptied(block: re.Match[bytes]) -> bytes:
+        nonlocal whole
+        header, balance = [], 0
+        for line in block[0].splitlines(keepends=True):
+            header.append(line)
+            balance += sum(map(line.count, (b"(", b"[", b"{"))) - sum(map(line.count, (b")", b"]", b"}")))
+            if balance <= 0:
+                break
+        body = block[0][sum(map(len, header)) :]
+        whole = whole and not any(body.count(quotes) % 2 for quotes in _QUOTES)
+        newlines = b"\n" * body.count(b"\n")  # so that lines keep their numbers
+        text = b"".join(header).rstrip()
+        return text + (b" pass\n" if text.endswith(b":") else b"\n") + newlines
+
+    outline = _FUNCTION.sub(emptied, source)
+    return (parse(outline) if whole else None) or parse(source)
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """What must hold for a statement to run; `guarded` if the source does not decide it, or the module survives it."""
+
+    tests: _Tests = ()
+    guarded: bool = False
+    typing: bool = False  # only type checkers read it
+
+
+class _Reader:
+    """Reads the statements of one module that run when it is imported."""
+
+    def __init__(self, name: str, *, package: bool, tree: ast.Module) -> None:
+        self._module, self._package = name, package
+        self.names: list[ImportedName] = []
+        self.refusals: list[Refusal] = []
+        self._typed: dict[str, str] = {}  # name -> the module from which type checkers import it
+        self._bound: dict[str, str] = {}  # local name -> the dotted name that a certain import gives it
+        self._assigned = list(_assignments(tree.body))
+        self._rebound = {bound for bound, _ in self._assigned}
+        self._values = _single_values(self._assigned)
+
+    def lazy(self) -> dict[str, str]:
+        """Return the names that only type checkers see imported, with their modules."""
+        return {name: target for name, target in self._typed.items() if name not in self._bound.keys() | self._rebound}
+
+    def read(self, body: Iterable[ast.stmt], context: _Context) -> _Context:
+        """Read the statements of a block; return the context after its last one."""
+        for node in body:
+            context = self._statement(node, context)
+        return context
+
+    def _statement(self, node: ast.stmt, context: _Context) -> _Context:
+        match node:
+            case ast.Import():
+                self._import(node, context)
+            case ast.ImportFrom():
+                self._import_from(node, context)
+            case ast.If():
+                return self._if(node, context)
+            case ast.Assert():
+                tests = self._decision(node.test)
+                if isinstance(tests, tuple) and len(tests) == 1:
+                    self._refuse(node.lineno, tests[0].opposite(), context)
+            case ast.Raise():
+                if context.tests and not context.guarded:
+                    self.refusals.append(Refusal(node.lineno, context.tests))
+            case ast.Try() | ast.TryStar():
+                self._try(node, context)
+            case ast.With() | ast.AsyncWith():
+                self._with(node, context)
+            case ast.ClassDef():
+                self._expressions([*node.bases, *node.keywords, *node.decorator_list], context)
+                self.read(node.body, context)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self._expressions(
+                    [*node.decorator_list, *node.args.defaults, *filter(None, node.args.kw_defaults)], context
+                )
+            case ast.For() | ast.AsyncFor() | ast.While():
+                outside = node.test if isinstance(node, ast.While) else node.iter
+                self._expressions([outside], context)
+                self.read([*node.body, *node.orelse], replace(context, guarded=True))
+            case ast.Match():
+                for case in node.cases:
+                    self.read(case.body, replace(context, guarded=True))
+            case _:
+                self._expressions([node], context)
+        return context
+
+    # Conditions
+
+    def _if(self, node: ast.If, context: _Context) -> _Context:
+        if (dotted(node.test) or [""])[-1] == "TYPE_CHECKING":
+            self.read(node.body, replace(context, typing=True))
+            return self.read(node.orelse, context)
+        decision = self._decision(node.test)
+        self._expressions([node.test], context)
+        if isinstance(decision, bool):
+            return self.read(node.body if decision else node.orelse, context)
+        unknown = replace(context, guarded=True)
+        if decision is None:
+            after = unknown if _leaves(node.body) and not _refuses_absence(node) else context
+            self.read(node.body, unknown)
+            self.read(node.orelse, unknown)
+            return after
+        opposite = replace(context, tests=(*context.tests, decision[0].opposite())) if len(decision) == 1 else unknown
+        self.read(node.body, replace(context, tests=(*context.tests, *decision)))
+        self.read(node.orelse, opposite)
+        return opposite if _leaves(node.body) else context
+
+    def _decision(self, test: ast.expr) -> _Decision:
+        """Return whether a condition holds on Linux, or the tests of versions that it consists of."""
+        match test:
+            case ast.Constant(value=bool(value)):
+                return value
+            case ast.Name(id=name) if name in self._values:
+                return self._decision(self._values[name])
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                decision = self._decision(operand)
+                if isinstance(decision, bool):
+                    return not decision
+                return (decision[0].opposite(),) if decision and len(decision) == 1 else None
+            case ast.BoolOp(op=ast.And(), values=values):
+                return _all_of([self._decision(value) for value in values])
+            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARISONS:
+                return self._comparison(left, _COMPARISONS[type(op)], right)
+            case _:
+                return _of_platform(test)
+
+    def _comparison(self, left: ast.expr, comparison: str, right: ast.expr) -> _Decision:
+        on_linux = _of_platform(ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]))
+        if on_linux is not None and comparison in {"==", "!="}:
+            return on_linux == (comparison == "==")
+        name, version = self._installed(left), self._literal(right)
+        if name is None or version is None:
+            name, version, comparison = self._installed(right), self._literal(left), _MIRRORED[comparison]
+        if name is None or version is None:
+            return None
+        return (VersionTest(name, comparison, version),)
+
+    def _installed(self, node: ast.expr) -> str | None:
+        """Return the distribution, or the top-level module, whose installed version the expression is."""
+        match node:
+            case ast.Name(id=name) if name in self._values:
+                return self._installed(self._values[name])
+            case ast.Call(func=function, args=[argument], keywords=[]):
+                called = (dotted(function) or [""])[-1]
+                if called in _PARSERS:
+                    return self._installed(argument)
+                is_text = isinstance(argument, ast.Constant) and isinstance(argument.value, str)
+                return argument.value if is_text and called == "version" else None  # type: ignore[attr-defined]
+            case ast.Attribute(attr="__version__", value=value):
+                imported = self._imported(value)
+                return imported if imported and "." not in imported else None
+            case (
+                ast.Attribute(attr="version_info")
+                | ast.Subscript(value=ast.Attribute(attr="version_info"), slice=ast.Slice(lower=None, step=None))
+            ):
+                return PYTHON
+            case _:
+                return None
+
+    def _literal(self, node: ast.expr) -> str | None:
+        """Return the version that the expression writes."""
+        match node:
+            case ast.Name(id=name) if name in self._values:
+                return self._literal(self._values[name])
+            case ast.Call(func=function, args=[argument]) if (dotted(function) or [""])[-1] in _PARSERS:
+                return self._literal(argument)
+            case ast.Constant(value=str(text)):
+                return text if _is_version(text) else None
+            case ast.Tuple(elts=elements):
+                numbers = [element.value for element in elements if isinstance(element, ast.Constant)]
+                whole = (
+                    bool(numbers) and len(numbers) == len(elements) and all(type(number) is int for number in numbers)
+                )
+                return ".".join(map(str, numbers)) if whole else None
+            case _:
+                return None
+
+    def _refuse(self, line: int, test: VersionTest, context: _Context) -> None:
+        if not context.guarded and not context.typing:
+            self.refusals.append(Refusal(line, (*context.tests, test)))
+
+    def _try(self, node: ast.Try | ast.TryStar, context: _Context) -> None:
+        guarded = replace(context, guarded=True)
+        catching = [handler for handler in node.handlers if _handles(handler.type)]
+        survives = any(not isinstance(handler.body[-1], ast.Raise) for handler in catching)
+        self.read(node.body, guarded if survives else context)
+        for handler in node.handlers:
+            self.read(handler.body, guarded)
+        self.read(node.orelse, guarded if survives else context)
+        self.read(node.finalbody, context)
+
+    def _with(self, node: ast.With | ast.AsyncWith, context: _Context) -> None:
+        managers = [item.context_expr for item in node.items]
+        self._expressions(managers, context)
+        calls = [manager for manager in managers if isinstance(manager, ast.Call)]
+        suppressed = any((dotted(call.func) or [""])[-1] in {"suppress", "try_import"} for call in calls)
+        self.read(node.body, replace(context, guarded=context.guarded or suppressed))
+
+    # Imports, attributes and calls
+
+    def _import(self, node: ast.Import, context: _Context) -> None:
+        for alias in node.names:
+            self._add(alias.name, alias.name.count(".") + 1, node.lineno, context)
+            local = alias.asname or alias.name.partition(".")[0]
+            self._bind(local, alias.name if alias.asname else local, context)
+
+    def _import_from(self, node: ast.ImportFrom, context: _Context) -> None:
+        target = absolute(node, self._module, package=self._package)
+        if target is None or target == "__future__":
+            return
+        depth = target.count(".") + 1
+        for alias in node.names:
+            name = target if alias.name == "*" else f"{target}.{alias.name}"
+            if context.typing:
+                self._typed[alias.asname or alias.name] = target
+                continue
+            self._add(name, depth, node.lineno, context)
+            self._bind(alias.asname or alias.name, name, context)
+
+    def _bind(self, local: str, name: str, context: _Context) -> None:
+        is_certain = not (context.guarded or context.tests or context.typing)
+        if not is_certain or self._bound.setdefault(local, name) != name:
+            self._rebound.add(local)
+
+    def _imported(self, node: ast.expr) -> str | None:
+        """Return the dotted name that an import gives `a.b.c`; None where another statement may bind `a`."""
+        names = dotted(node)
+        bound = self._bound.get(names[0]) if names and names[0] not in self._rebound else None
+        return ".".join([bound, *names[1:]]) if names and bound else None
+
+    def _expressions(self, nodes: Iterable[ast.AST], context: _Context) -> None:
+        """Read attributes of imported modules and calls in expressions that run; lambdas and branches may not."""
+        if context.guarded or context.typing:
+            return
+        pending = list(nodes)
+        while pending:
+            node = pending.pop()
+            if isinstance(node, ast.Lambda | ast.IfExp | ast.BoolOp):
+                continue
+            if isinstance(node, ast.AnnAssign):
+                pending += [child for child in (node.target, node.value) if child]  # annotations may stay texts
+                continue
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                if name := self._imported(node):
+                    self._add(name, 1, node.lineno, context)
+                    continue
+            elif isinstance(node, ast.Call):
+                self._call(node, context)
+            pending += children(node)
+
+    def _call(self, node: ast.Call, context: _Context) -> None:
+        name = self._imported(node.func)
+        if name is None:
+            return
+        first = node.args[0] if node.args else None
+        if name.rpartition(".")[2] in _REQUIRING and isinstance(first, ast.Constant) and isinstance(first.value, str):
+            for test in _required(first.value):
+                self._refuse(node.lineno, test.opposite(), context)
+        keywords = [argument.arg for argument in node.keywords]
+        if None not in keywords:
+            for keyword in filter(None, keywords):
+                self._add(name, 1, node.lineno, context, keyword)
+
+    def _add(self, name: str, modules: int, line: int, context: _Context, keyword: str = "") -> None:
+        if not context.guarded and not context.typing and name.partition(".")[0] not in _STANDARD:
+            self.names.append(ImportedName(name, modules, line, context.tests, keyword))
+
+
+def _assignments(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.expr | None]]:
+    """Yield the names that statements other than imports bind, with the value of a plain assignment."""
+    for node in body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                yield name, value
+            case ast.Assign(targets=targets):
+                yield from ((name, None) for target in targets for name in _targets(target))
+            case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
+                yield from ((name, None) for name in _targets(target))
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name, None
+            case ast.ClassDef(name=name):
+                yield name, None
+                yield from _assignments(node.body)
+            case ast.For(target=target) | ast.AsyncFor(target=target):
+                yield from ((name, None) for name in _targets(target))
+                yield from _assignments([*node.body, *node.orelse])
+            case ast.With(items=items) | ast.AsyncWith(items=items):
+                managed = [item.optional_vars for item in items if item.optional_vars]
+                yield from ((name, None) for target in managed for name in _targets(target))
+                yield from _assignments(node.body)
+            case ast.If() | ast.While():
+                yield from _assignments([*node.body, *node.orelse])
+            case ast.Try() | ast.TryStar():
+                caught = [handler.name for handler in node.handlers if handler.name]
+                yield from ((name, None) for name in caught)
+                handled = [statement for handler in node.handlers for statement in handler.body]
+                yield from _assignments([*node.body, *handled, *node.orelse, *node.finalbody])
+            case ast.Match(cases=cases):
+                yield from _assignments([statement for case in cases for statement in case.body])
+            case ast.Delete(targets=targets):
+                yield from ((name, None) for target in targets for name in _targets(target))
+
+
+def _targets(target: ast.expr) -> Iterator[str]:
+    return (node.id for node in walk(target) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load))
+
+
+def _single_values(assignments: Iterable[tuple[str, ast.expr | None]]) -> dict[str, ast.expr]:
+    """Return the value of each name that is assigned once, if it reads only names that are assigned before."""
+    values: dict[str, list[ast.expr | None]] = {}
+    for name, value in assignments:
+        values.setdefault(name, []).append(value)
+    single = {name: value for name, [value, *others] in values.items() if value and not others}
+    return {
+        name: value
+        for name, value in single.items()
+        if all(
+            single[node.id].lineno < value.lineno
+            for node in walk(value)
+            if isinstance(node, ast.Name) and node.id in single
+        )
+    }
+
+
+def _all_of(decisions: Iterable[_Decision]) -> _Decision:
+    tests: list[VersionTest] = []
+    unknown = False
+    for decision in decisions:
+        if decision is False:
+            return False
+        if decision is None:
+            unknown = True
+        elif isinstance(decision, tuple):
+            tests += decision
+    return None if unknown else tuple(tests) or True
+
+
+def _of_platform(test: ast.expr) -> bool | None:
+    """Return whether a test of the operating system holds on Linux; None for any other test."""
+    match test:
+        case ast.Compare(left=left, ops=[ast.Eq()], comparators=[ast.Constant(value=str(system))]):
+            subject = ".".join(dotted(left.func if isinstance(left, ast.Call) else left) or [])
+            linux = {"sys.platform": "linux", "os.name": "posix", "platform.system": "Linux"}.get(subject)
+            return None if linux is None else system == linux
+        case ast.Call(func=function, args=[ast.Constant(value=str(system))]):
+            return "linux".startswith(system) if dotted(function) == ["sys", "platform", "startswith"] else None
+        case _:
+            return None
+
+
+def _required(text: str) -> list[VersionTest]:
+    """Return the tests of a requirement with one specifier; of several, the opposite is no single test."""
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement:
+        return []
+    specifiers = [specifier for specifier in requirement.specifier if specifier.operator in _OPPOSITE]
+    return [VersionTest(requirement.name, specifier.operator, specifier.version) for specifier in specifiers]
+
+
+def _is_version(text: str) -> bool:
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True
+
+
+def _leaves(body: list[ast.stmt]) -> bool:
+    return isinstance(body[-1], _LEAVES)
+
+
+def _refuses_absence(node: ast.If) -> bool:
+    """Return whether the statement is `if not is_vllm_available(): raise ...`: what follows needs the package."""
+    match node.test:
+        case ast.UnaryOp(op=ast.Not(), operand=ast.Call(func=function, args=[])):
+            return isinstance(node.body[-1], ast.Raise) and bool(_PRESENCE.fullmatch((dotted(function) or [""])[-1]))
+        case _:
+            return False
+
+
+def _handles(kind: ast.expr | None) -> bool:
+    """Return whether a handler of this kind catches that a name does not exist."""
+    kinds = kind.elts if isinstance(kind, ast.Tuple) else [kind]
+    return any(error_type is None or (dotted(error_type) or [""])[-1] in _HANDLED for error_type in kinds)
