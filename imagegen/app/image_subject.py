@@ -23,6 +23,7 @@ from imagegen.image.inventory.archive import ArchivedImage
 from imagegen.image.inventory.distributions import installed, python_of
 from imagegen.image.inventory.environments import Environment, all_sites, environment_of_path, environment_of_site
 from imagegen.image.inventory.layers import LayeredTree, LayerEntry
+from imagegen.image.inventory.module_sources import TreeModules
 from imagegen.image.inventory.site_subject import describe
 from imagegen.image.inventory.streams import ChunkReader, layer, piped
 from imagegen.image.inventory.tree import FileTree
@@ -64,6 +65,7 @@ def image_subject(
         python=main.python or python_of(packages),
         gpus=gpus or tuple(gpu for gpu in known_gpus if gpu.capability in capabilities),
         driver=labels.get(f"{LABEL}gpu.driver"),
+        modules=TreeModules(tree, main.site),
         cuda=f"{LABEL}gpu.capabilities" in labels if f"{LABEL}cell" in labels else None,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from imagegen.audit import contents, driver, extras, gpu, imports, libraries, symbols, torch_rule
+from imagegen.audit import contents, driver, extras, gpu, import_reach, imports, libraries, symbols, torch_rule
 from imagegen.audit.capability import arch
 from imagegen.audit.closure import Loader
 from imagegen.audit.model import File, Finding, Severity, Subject
@@ -62,6 +62,7 @@ CHECKS: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     contents.check,
     extras.check_extras,
     imports.check,
+    import_reach.check,
 )
 
 

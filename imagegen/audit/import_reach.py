@@ -6,7 +6,7 @@ run at module level through all packages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,10 +17,7 @@ from imagegen.audit.api.import_time import PYTHON, ImportedName, ImportTime, Ver
 from imagegen.audit.api.lookup import Api
 from imagegen.audit.api.source import module_name
 from imagegen.audit.lists import few
-from imagegen.audit.model import Finding, Package, Severity, required_name
-
-ReadModule = Callable[[Package, str], ImportTime | None]
-"""Read the Python file of a package at a path; None if its source is not available."""
+from imagegen.audit.model import Finding, ModuleReader, Package, Severity, Subject, required_name
 
 _SHOWN = 20  # lines of details
 # Top-level modules that packages install by mistake, or for their own development.
@@ -34,21 +31,26 @@ class Failure(NamedTuple):
     package: Package
     path: str
     line: int
-    error: str  # "imports huggingface_hub.HfFolder"
-    provider: Package | None  # None for Python
+    name: str  # the name that does not exist, "huggingface_hub.HfFolder"; "" if a release is refused
+    provider: Package | None  # the package that lacks the name or is refused; None for Python
     reach: tuple[str, ...]  # the modules from the one that users import to this one
     command: str = ""  # the command of the package that gets there, if no import of a package does
 
+    def __str__(self) -> str:
+        provider = str(self.provider or "this Python")
+        problem = f"imports {self.name}, which {provider} does not define" if self.name else f"refuses {provider}"
+        return f"line {self.line} {problem}"
 
-def failures(packages: Iterable[Package], python: str | None, read_module: ReadModule) -> list[Failure]:
+
+def failures(packages: Iterable[Package], python: str | None, modules: ModuleReader) -> list[Failure]:
     """Return the statements that raise when the packages are imported, each once, sorted."""
-    walk = _Walk(tuple(packages), python, read_module)
+    walk = _Walk(tuple(packages), python, modules)
     walk.follow(roots(walk.packages))
     return sorted(walk.failures.values(), key=lambda failure: (failure.package.name, failure.path, failure.line))
 
 
 def roots(packages: Iterable[Package]) -> dict[str, str]:
-    """Return the modules that users import: top-level ones, with no command, then those of commands with its name."""
+    """Return the modules that users import: top-level ones with "", then modules of commands with their name."""
     modules = {name: "" for package in packages for name in top_modules(package)}
     for package in packages:
         for entry_point in package.entry_points:
@@ -57,7 +59,7 @@ def roots(packages: Iterable[Package]) -> dict[str, str]:
 
 
 def top_modules(package: Package) -> list[str]:
-    """Return the modules that `import` of a package means: those it declares or is named after, else all public ones."""
+    """Return the modules that users import: those that are declared or named after it, else all public ones."""
     if package.imports:
         return list(package.imports)
     tops = {
@@ -70,17 +72,19 @@ def top_modules(package: Package) -> list[str]:
     return sorted(named or tops - _DEVELOPMENT)
 
 
-def check(packages: Iterable[Package], python: str | None, read_module: ReadModule) -> Iterator[Finding]:
+def check(subject: Subject) -> Iterator[Finding]:
     """Yield an error for each file whose import fails, and a warning for one that only a command imports."""
+    if subject.modules is None:
+        return
     by_file: dict[tuple[str, str], list[Failure]] = {}
-    for failure in failures(packages, python, read_module):
+    for failure in failures(subject.packages, subject.python, subject.modules):
         by_file.setdefault((str(failure.package), failure.path), []).append(failure)
-    for (package, path), found in by_file.items():
-        first, *further = found
-        severity = Severity.WARNING if all(failure.command for failure in found) else Severity.ERROR
-        lines = [f"line {failure.line} {failure.error}" for failure in further]
-        details = (f"reached by import {' > '.join(first.reach)}", *few(lines, _SHOWN))
-        yield Finding(severity, "api-import", package, path, f"line {first.line} {first.error}", details)
+    subject.modules.close()
+    for (package, path), failing in by_file.items():
+        first, *further = failing
+        severity = Severity.WARNING if all(failure.command for failure in failing) else Severity.ERROR
+        details = (f"reached by import {' > '.join(first.reach)}", *few(list(map(str, further)), _SHOWN))
+        yield Finding(severity, "api-import", package, path, str(first), details)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +96,13 @@ class _File:
 class _Modules(Mapping[str, Module]):
     """The definitions of all modules by name, each read when it is first looked up."""
 
-    def __init__(self, files: Mapping[str, _File | None], read: Callable[[str], ImportTime]) -> None:
-        self._files, self._read = files, read
+    def __init__(self, files: Mapping[str, _File | None], walk: _Walk) -> None:
+        self._files, self._walk = files, walk
 
     def __getitem__(self, name: str) -> Module:
         if name not in self._files:
             raise KeyError(name)
-        return self._read(name).defined
+        return self._walk.read(name).defined
 
     def __contains__(self, name: object) -> bool:
         return name in self._files
@@ -113,14 +117,15 @@ class _Modules(Mapping[str, Module]):
 class _Walk:
     """Follows imports through packages."""
 
-    def __init__(self, packages: tuple[Package, ...], python: str | None, read_module: ReadModule) -> None:
+    def __init__(self, packages: tuple[Package, ...], python: str | None, modules: ModuleReader) -> None:
         self.packages = packages
-        self._python, self._read_module = python, read_module
+        self._python, self._modules = python, modules
         self._files = _files(packages)
         self._read_modules: dict[str, ImportTime] = {}
-        self._api = Api(_Modules(self._files, self.read))
+        self._api = Api(_Modules(self._files, self))
         self._by_name = {package.name: package for package in packages}
         self._reach: dict[str, tuple[str, ...]] = {}
+        self._followed: set[tuple[str, int]] = set()  # names that exist, whose modules are reached
         self.failures: dict[tuple[str, str, int], Failure] = {}
 
     def read(self, name: str) -> ImportTime:
@@ -128,12 +133,12 @@ class _Walk:
         if name not in self._read_modules:
             file = self._files[name]
             is_source = file is not None and file.path.endswith(".py")
-            read = self._read_module(file.package, file.path) if file and is_source else None
+            read = self._modules.read(file.package, file.path) if file and is_source else None
             self._read_modules[name] = read or ImportTime(OPEN)
         return self._read_modules[name]
 
     def follow(self, modules: Mapping[str, str]) -> None:
-        """Import the modules, those of packages before those of commands."""
+        """Import the modules of packages, then the modules of commands."""
         for command in ("", *dict.fromkeys(filter(None, modules.values()))):
             pending: list[str] = []
             for module in (name for name, of_command in modules.items() if of_command == command):
@@ -152,45 +157,38 @@ class _Walk:
         if file is None:
             return
         for refusal in read.refusals:
-            if self._all_hold(refusal.tests) and (others := self._compared(refusal.tests, file.package)):
-                shown = " and ".join(
-                    f"{provider.name} {provider.version}" if provider else f"Python {self._python}"
-                    for provider in others
-                )
-                self._fail(module, file, refusal.line, f"refuses {shown}", others[0], command)
+            if self._all_hold(refusal.tests) and (refused := self._compared(refusal.tests, file.package)):
+                self._fail(module, file, refusal.line, "", refused[0], command)
         for name in read.names:
             if self._all_hold(name.tests):
                 self._name(name, module, file, command, pending)
 
     def _name(self, name: ImportedName, module: str, file: _File, command: str, pending: list[str]) -> None:
-        top = name.name.partition(".")[0]
-        if top not in self._files or name.keyword:
+        key = (name.name, name.modules)
+        if key in self._followed or name.name.partition(".")[0] not in self._files:
             return
         missing = self._api.missing(name.name, name.modules)
         if missing is not None:
             parent = self._files[missing.rpartition(".")[0]]
             if parent and parent.package is not file.package:
-                self._fail(
-                    module,
-                    file,
-                    name.line,
-                    f"imports {missing}, which {parent.package} does not define",
-                    parent.package,
-                    command,
-                )
+                self._fail(module, file, name.line, missing, parent.package, command)
             return
-        for imported in self._loaded(name):
+        self._followed.add(key)
+        for imported in self._loaded(name, module):
             self._reach_module(imported, self._reach[module], pending)
 
-    def _loaded(self, name: ImportedName) -> Iterator[str]:
-        """Yield the modules that the name loads: its own, and the one from which a lazy package takes its last part."""
+    def _loaded(self, name: ImportedName, module: str) -> Iterator[str]:
+        """Yield the modules that the name loads: its own, and the one from which a lazy package takes its last part.
+
+        A package that imports a module of its own (`from . import login`) binds the name by that.
+        """
         above, _, last = name.name.rpartition(".")
         yield ".".join(name.name.split(".")[: name.modules])
         if above in self._files:
             read = self.read(above)
             if last in read.lazy:
                 yield read.lazy[last]
-            elif name.name in self._files and last not in read.defined.names:
+            elif name.name in self._files and (above == module or last not in read.defined.names):
                 yield name.name
 
     def _all_hold(self, tests: Iterable[VersionTest]) -> bool:
@@ -214,8 +212,8 @@ class _Walk:
         compared = [self._package(test.name) if test.name != PYTHON else None for test in tests]
         return [provider for provider in compared if provider is not package]
 
-    def _fail(self, module: str, file: _File, line: int, error: str, provider: Package | None, command: str) -> None:
-        failure = Failure(file.package, file.path, line, error, provider, self._reach[module], command)
+    def _fail(self, module: str, file: _File, line: int, name: str, provider: Package | None, command: str) -> None:
+        failure = Failure(file.package, file.path, line, name, provider, self._reach[module], command)
         self.failures.setdefault((file.package.name, file.path, line), failure)
 
 
@@ -224,8 +222,8 @@ def _files(packages: Iterable[Package]) -> dict[str, _File | None]:
     files: dict[str, _File | None] = {}
     for package in packages:
         for path in package.files:
-            if path.endswith((".py", ".so")) and (name := module_name(path)):
-                if name not in files or path.endswith("__init__.py"):
-                    files[name] = _File(package, path)
+            name = module_name(path) if path.endswith((".py", ".so")) else None
+            if name and (name not in files or path.endswith("__init__.py")):
+                files[name] = _File(package, path)
     namespaces = {parent for name in files for parent in parents(name)} - files.keys()
     return dict.fromkeys(namespaces, None) | files

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from imagegen.audit.api.exports import Module
+from imagegen.audit.api.import_time import ImportTime
 from imagegen.audit.api.required import RequiredName
 from imagegen.core.gpu import Gpu
 
@@ -195,6 +196,15 @@ class SystemLibraries:
     release: OsRelease | None = None
 
 
+class ModuleReader(Protocol):
+    """Reads the Python sources of packages."""
+
+    def read(self, package: Package, path: str) -> ImportTime | None:
+        """Return the module at a path relative to site-packages; None if it has no source."""
+
+    def close(self) -> None: ...
+
+
 @dataclass(frozen=True)
 class Subject:
     """The input of an audit. An unknown field is None or empty, and no check guesses it."""
@@ -209,6 +219,7 @@ class Subject:
     cuda: bool | None = None  # whether it is meant for CUDA; False for a cell whose cuda axis is cpu
     excused: frozenset[str] = frozenset()  # paths that packages leave out because of a file-conflict override
     omits: Mapping[str, str] = field(default_factory=dict)  # distribution that the matrix leaves out -> why
+    modules: ModuleReader | None = field(default=None, compare=False, repr=False)  # None: no sources are available
 
 
 def required_name(requirement: str) -> str:

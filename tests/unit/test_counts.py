@@ -13,8 +13,8 @@ import pytest
 from tools import counts
 
 BUDGETS = {
-    "lines": 79_780,
-    "lines outside the libraries": 52_970,
+    "lines": 80_780,
+    "lines outside the libraries": 53_070,
     "modules of several sections": 4,
     "functions above 60 lines": 0,
     "Callable parameters": 43,

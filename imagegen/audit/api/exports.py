@@ -16,10 +16,11 @@ from imagegen.audit.api.getattrs import answered_names, attached_names
 from imagegen.audit.api.source import absolute, children, dotted, is_package, module_name, parse, walk
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_DYNAMIC = re.compile(rb"\b(?:exec|globals|vars|locals)\(|\bmodules\[|\bsetattr\(\s*(?!self\b|cls\b)\w+\s*,\s*[^\"'\s]")
-_GETATTR = re.compile(
-    rb"\bdef __getattr__\(\s*\w+\s*(?::[^,()]*)?,?\s*\)|\b__getattr__\s*[,=]"
-)  # of a module, not of a class
+_DYNAMIC = re.compile(
+    rb"\b(?:exec|globals|vars|locals)\(|\bmodules\[|\bsetattr\(\s*+(?!self\b|cls\b)\w++\s*+,\s*+[^\"'\s]"
+)
+# A module's function has one parameter, a class's method two.
+_GETATTR = re.compile(rb"\bdef __getattr__\(\s*+\w++\s*+(?::[^,()]*+)?,?\s*+\)|\b__getattr__\s*+[,=]")
 _DYNAMIC_PARTS = (b"exec(", b"globals(", b"vars(", b"locals(", b"modules[", b"setattr(")
 _GLOBAL = re.compile(rb"\bglobal[ \t]+(\w+(?:[ \t]*,[ \t]*\w+)*)")
 _WORD = re.compile(rb"\w+")
@@ -81,7 +82,7 @@ def module(source: bytes, name: str, *, package: bool) -> Module:
 
 
 def module_of_tree(tree: ast.Module, source: bytes, name: str, *, package: bool) -> Module:
-    """Return what `module` does, of a syntax tree; bodies may be left out of it unless the source `is_dynamic`."""
+    """Return the names as `module` does, from a syntax tree that may lack bodies unless the source `is_dynamic`."""
     names: set[str] = set()
     stars: list[str] = []
     getattrs: list[ast.FunctionDef] = []

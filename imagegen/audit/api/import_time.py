@@ -1,4 +1,4 @@
-"""What a Python module needs of other modules while it is imported.
+"""The names that a Python module needs of other modules while it is imported.
 
 Bodies of functions do not run then and are not read. A statement that the module can do without is left out: one in
 `try` with a handler of ImportError, or below a condition that the source does not decide. Comparisons of versions are
@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -48,10 +49,7 @@ _HANDLED = {"ImportError", "ModuleNotFoundError", "AttributeError", "TypeError",
 _REQUIRING = {"require_version", "require_version_core"}
 _LEAVES = (ast.Raise, ast.Return, ast.Continue, ast.Break)
 _PRESENCE = re.compile(r"_?is_(\w+)_(?:available|installed)")
-_FUNCTION = re.compile(
-    rb"^(?P<indent>[ \t]*+)(?:async[ \t]+def|def)[ \t]+\w++[^\n]*\n(?:(?:(?P=indent)[ \t\f)\]}][^\n]*|[ \t\r\f]*+)\n)*",
-    re.MULTILINE,
-)
+_FUNCTION = re.compile(rb"^([ \t]*+)(?:async[ \t]++)?def[ \t]", re.MULTILINE)
 _STANDARD = sys.stdlib_module_names
 _QUOTES = (b'"""', b"'''")
 _LAZY = (b"__getattr__", b"_LazyModule")  # PEP 562, and the class of transformers that diffusers and others copy
@@ -71,21 +69,17 @@ class VersionTest(NamedTuple):
         return self._replace(comparison=_OPPOSITE[self.comparison])
 
 
-_Tests = tuple[VersionTest, ...]  # all of them must hold
-_Decision = bool | _Tests | None  # None: the source does not decide it
+_Tests = tuple[VersionTest, ...]
+_Decision = bool | _Tests | None  # None if the source does not decide it
 
 
 class ImportedName(NamedTuple):
-    """A dotted name that an import needs if all `tests` hold; the first `modules` parts of it must be modules.
-
-    With `keyword`, a call of it that passes this keyword argument.
-    """
+    """A dotted name that an import needs if all `tests` hold; the first `modules` parts of it must be modules."""
 
     name: str  # "huggingface_hub.HfFolder"
     modules: int
     line: int
     tests: _Tests = ()
-    keyword: str = ""
 
 
 class Refusal(NamedTuple):
@@ -106,7 +100,7 @@ class ImportTime:
 
 
 def import_time(path: str, source: bytes) -> ImportTime:
-    """Return what importing the Python file at `path`, relative to site-packages, needs and defines."""
+    """Return the needs and definitions of the Python file at `path`, relative to site-packages."""
     name = module_name(path)
     if name is None:
         return ImportTime()
@@ -125,30 +119,48 @@ def import_time(path: str, source: bytes) -> ImportTime:
 
 
 def _outline(source: bytes) -> ast.Module | None:
-    """Return the syntax tree, without the bodies of functions unless a text may begin in one and end in another."""
-    whole = True
+    """Return the syntax tree, without the bodies of functions unless a text may begin in one and end in another.
 
-    def emptied(block: re.Match[bytes]) -> bytes:
-        nonlocal whole
-        header, balance = [], 0
-        for line in block[0].splitlines(keepends=True):
-            header.append(line)
-            balance += sum(map(line.count, (b"(", b"[", b"{"))) - sum(map(line.count, (b")", b"]", b"}")))
-            if balance <= 0:
-                break
-        body = block[0][sum(map(len, header)) :]
-        whole = whole and not any(body.count(quotes) % 2 for quotes in _QUOTES)
-        newlines = b"\n" * body.count(b"\n")  # so that lines keep their numbers
-        text = b"".join(header).rstrip()
-        return text + (b" pass\n" if text.endswith(b":") else b"\n") + newlines
+    Lines keep their numbers.
+    """
+    pieces: list[bytes] = []
+    end = 0
+    for function in _FUNCTION.finditer(source):
+        if function.start() < end:
+            continue
+        body = _header_end(source, function.start())
+        next_statement = _statement_at(len(function[1])).search(source, body)
+        pieces.append(source[end:body].rstrip())
+        end = next_statement.start() if next_statement else len(source)
+        inside = source[body:end]
+        if any(inside.count(quotes) % 2 for quotes in _QUOTES):
+            return parse(source)
+        pieces += [b" pass\n" if pieces[-1].endswith(b":") else b"\n", b"\n" * inside.count(b"\n")]
+    return parse(b"".join([*pieces, source[end:]])) or parse(source)
 
-    outline = _FUNCTION.sub(emptied, source)
-    return (parse(outline) if whole else None) or parse(source)
+
+def _header_end(source: bytes, start: int) -> int:
+    """Return where the line ends that closes all brackets of a function's first line."""
+    balance = 0
+    while True:
+        end = source.find(b"\n", start) + 1 or len(source)
+        line = source[start:end]
+        balance += sum(map(line.count, (b"(", b"[", b"{"))) - sum(map(line.count, (b")", b"]", b"}")))
+        if balance <= 0 or end == len(source):
+            return end
+        start = end
+
+
+@cache
+def _statement_at(indent: int) -> re.Pattern[bytes]:
+    """Return the pattern of a line that begins a statement with at most this indent."""
+    expression = rb"^[ \t]{0,%d}+[^ \t\f\r\n)\]}#]" % indent
+    return re.compile(expression, re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """What must hold for a statement to run; `guarded` if the source does not decide it, or the module survives it."""
+    """The conditions of a statement; `guarded` if the source does not decide them, or the module survives a failure."""
 
     tests: _Tests = ()
     guarded: bool = False
@@ -180,40 +192,38 @@ class _Reader:
 
     def _statement(self, node: ast.stmt, context: _Context) -> _Context:
         match node:
+            case ast.If():
+                return self._if(node, context)
             case ast.Import():
                 self._import(node, context)
             case ast.ImportFrom():
                 self._import_from(node, context)
-            case ast.If():
-                return self._if(node, context)
+            case ast.Raise() if context.tests and not context.guarded:
+                self.refusals.append(Refusal(node.lineno, context.tests))
             case ast.Assert():
-                tests = self._decision(node.test)
-                if isinstance(tests, tuple) and len(tests) == 1:
-                    self._refuse(node.lineno, tests[0].opposite(), context)
-            case ast.Raise():
-                if context.tests and not context.guarded:
-                    self.refusals.append(Refusal(node.lineno, context.tests))
-            case ast.Try() | ast.TryStar():
-                self._try(node, context)
-            case ast.With() | ast.AsyncWith():
-                self._with(node, context)
-            case ast.ClassDef():
-                self._expressions([*node.bases, *node.keywords, *node.decorator_list], context)
-                self.read(node.body, context)
+                decision = self._decision(node.test)
+                if isinstance(decision, tuple) and len(decision) == 1:
+                    self._refuse(node.lineno, decision[0].opposite(), context)
             case ast.FunctionDef() | ast.AsyncFunctionDef():
-                self._expressions(
-                    [*node.decorator_list, *node.args.defaults, *filter(None, node.args.kw_defaults)], context
-                )
-            case ast.For() | ast.AsyncFor() | ast.While():
-                outside = node.test if isinstance(node, ast.While) else node.iter
-                self._expressions([outside], context)
-                self.read([*node.body, *node.orelse], replace(context, guarded=True))
-            case ast.Match():
-                for case in node.cases:
-                    self.read(case.body, replace(context, guarded=True))
+                defaults = [*node.args.defaults, *filter(None, node.args.kw_defaults)]
+                self._expressions([*node.decorator_list, *defaults], context)
+            case ast.Try() | ast.TryStar() | ast.With() | ast.AsyncWith() | ast.ClassDef():
+                self._block(node, context)
+            case ast.For() | ast.AsyncFor() | ast.While() | ast.Match():
+                self._expressions([child for child in children(node) if isinstance(child, ast.expr)], context)
+                self.read(_nested(node), replace(context, guarded=True))
             case _:
                 self._expressions([node], context)
         return context
+
+    def _block(self, node: ast.Try | ast.TryStar | ast.With | ast.AsyncWith | ast.ClassDef, context: _Context) -> None:
+        if isinstance(node, ast.ClassDef):
+            self._expressions([*node.bases, *node.keywords, *node.decorator_list], context)
+            self.read(node.body, context)
+        elif isinstance(node, ast.With | ast.AsyncWith):
+            self._with(node, context)
+        else:
+            self._try(node, context)
 
     # Conditions
 
@@ -227,27 +237,22 @@ class _Reader:
             return self.read(node.body if decision else node.orelse, context)
         unknown = replace(context, guarded=True)
         if decision is None:
-            after = unknown if _leaves(node.body) and not _refuses_absence(node) else context
             self.read(node.body, unknown)
             self.read(node.orelse, unknown)
-            return after
-        opposite = replace(context, tests=(*context.tests, decision[0].opposite())) if len(decision) == 1 else unknown
+            return unknown if _leaves(node.body) and not _refuses_absence(node) else context
+        opposite = _opposite(decision)
+        otherwise = replace(context, tests=(*context.tests, *opposite)) if isinstance(opposite, tuple) else unknown
         self.read(node.body, replace(context, tests=(*context.tests, *decision)))
-        self.read(node.orelse, opposite)
-        return opposite if _leaves(node.body) else context
+        self.read(node.orelse, otherwise)
+        return otherwise if _leaves(node.body) else context
 
     def _decision(self, test: ast.expr) -> _Decision:
         """Return whether a condition holds on Linux, or the tests of versions that it consists of."""
         match test:
-            case ast.Constant(value=bool(value)):
-                return value
             case ast.Name(id=name) if name in self._values:
                 return self._decision(self._values[name])
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                decision = self._decision(operand)
-                if isinstance(decision, bool):
-                    return not decision
-                return (decision[0].opposite(),) if decision and len(decision) == 1 else None
+                return _opposite(self._decision(operand))
             case ast.BoolOp(op=ast.And(), values=values):
                 return _all_of([self._decision(value) for value in values])
             case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARISONS:
@@ -387,14 +392,10 @@ class _Reader:
         if name.rpartition(".")[2] in _REQUIRING and isinstance(first, ast.Constant) and isinstance(first.value, str):
             for test in _required(first.value):
                 self._refuse(node.lineno, test.opposite(), context)
-        keywords = [argument.arg for argument in node.keywords]
-        if None not in keywords:
-            for keyword in filter(None, keywords):
-                self._add(name, 1, node.lineno, context, keyword)
 
-    def _add(self, name: str, modules: int, line: int, context: _Context, keyword: str = "") -> None:
+    def _add(self, name: str, modules: int, line: int, context: _Context) -> None:
         if not context.guarded and not context.typing and name.partition(".")[0] not in _STANDARD:
-            self.names.append(ImportedName(name, modules, line, context.tests, keyword))
+            self.names.append(ImportedName(name, modules, line, context.tests))
 
 
 def _assignments(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.expr | None]]:
@@ -403,37 +404,33 @@ def _assignments(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.expr | Non
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 yield name, value
-            case ast.Assign(targets=targets):
-                yield from ((name, None) for target in targets for name in _targets(target))
+            case ast.Assign(targets=targets) | ast.Delete(targets=targets):
+                yield from _targets(targets)
             case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
-                yield from ((name, None) for name in _targets(target))
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield from _targets([target])
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 yield name, None
-            case ast.ClassDef(name=name):
-                yield name, None
-                yield from _assignments(node.body)
             case ast.For(target=target) | ast.AsyncFor(target=target):
-                yield from ((name, None) for name in _targets(target))
-                yield from _assignments([*node.body, *node.orelse])
+                yield from _targets([target])
             case ast.With(items=items) | ast.AsyncWith(items=items):
-                managed = [item.optional_vars for item in items if item.optional_vars]
-                yield from ((name, None) for target in managed for name in _targets(target))
-                yield from _assignments(node.body)
-            case ast.If() | ast.While():
-                yield from _assignments([*node.body, *node.orelse])
-            case ast.Try() | ast.TryStar():
-                caught = [handler.name for handler in node.handlers if handler.name]
-                yield from ((name, None) for name in caught)
-                handled = [statement for handler in node.handlers for statement in handler.body]
-                yield from _assignments([*node.body, *handled, *node.orelse, *node.finalbody])
-            case ast.Match(cases=cases):
-                yield from _assignments([statement for case in cases for statement in case.body])
-            case ast.Delete(targets=targets):
-                yield from ((name, None) for target in targets for name in _targets(target))
+                yield from _targets(item.optional_vars for item in items if item.optional_vars)
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Assign | ast.Expr):
+            yield from _assignments(_nested(node))
 
 
-def _targets(target: ast.expr) -> Iterator[str]:
-    return (node.id for node in walk(target) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load))
+def _nested(node: ast.stmt) -> Iterator[ast.stmt]:
+    """Yield the statements in the blocks of a statement."""
+    for child in children(node):
+        if isinstance(child, ast.stmt):
+            yield child
+        elif isinstance(child, ast.ExceptHandler | ast.match_case):
+            yield from child.body
+
+
+def _targets(targets: Iterable[ast.expr]) -> Iterator[tuple[str, None]]:
+    for node in (node for target in targets for node in walk(target)):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            yield node.id, None
 
 
 def _single_values(assignments: Iterable[tuple[str, ast.expr | None]]) -> dict[str, ast.expr]:
@@ -453,6 +450,13 @@ def _single_values(assignments: Iterable[tuple[str, ast.expr | None]]) -> dict[s
     }
 
 
+def _opposite(decision: _Decision) -> _Decision:
+    """Return the opposite of a decision; None for several tests, of which one must fail."""
+    if isinstance(decision, tuple):
+        return (decision[0].opposite(),) if len(decision) == 1 else None
+    return None if decision is None else not decision
+
+
 def _all_of(decisions: Iterable[_Decision]) -> _Decision:
     tests: list[VersionTest] = []
     unknown = False
@@ -467,8 +471,10 @@ def _all_of(decisions: Iterable[_Decision]) -> _Decision:
 
 
 def _of_platform(test: ast.expr) -> bool | None:
-    """Return whether a test of the operating system holds on Linux; None for any other test."""
+    """Return whether a constant or a test of the operating system holds on Linux; None for any other test."""
     match test:
+        case ast.Constant(value=bool(value)):
+            return value
         case ast.Compare(left=left, ops=[ast.Eq()], comparators=[ast.Constant(value=str(system))]):
             subject = ".".join(dotted(left.func if isinstance(left, ast.Call) else left) or [])
             linux = {"sys.platform": "linux", "os.name": "posix", "platform.system": "Linux"}.get(subject)
@@ -480,7 +486,7 @@ def _of_platform(test: ast.expr) -> bool | None:
 
 
 def _required(text: str) -> list[VersionTest]:
-    """Return the tests of a requirement with one specifier; of several, the opposite is no single test."""
+    """Return the tests of a requirement with one specifier; the opposite of several is not one test."""
     try:
         requirement = Requirement(text)
     except InvalidRequirement:
@@ -502,7 +508,7 @@ def _leaves(body: list[ast.stmt]) -> bool:
 
 
 def _refuses_absence(node: ast.If) -> bool:
-    """Return whether the statement is `if not is_vllm_available(): raise ...`: what follows needs the package."""
+    """Return whether the statement is `if not is_vllm_available(): raise ...`. Statements after it need the package."""
     match node.test:
         case ast.UnaryOp(op=ast.Not(), operand=ast.Call(func=function, args=[])):
             return isinstance(node.body[-1], ast.Raise) and bool(_PRESENCE.fullmatch((dotted(function) or [""])[-1]))

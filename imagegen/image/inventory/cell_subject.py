@@ -24,6 +24,7 @@ from imagegen.core.text import counted
 from imagegen.image import file_tree, inputs, layers
 from imagegen.image.inventory import libraries, system
 from imagegen.image.inventory.disk import Disk
+from imagegen.image.inventory.module_sources import WheelModules
 from imagegen.image.layers import loader, ownership, scan
 from imagegen.image.layers.loader import LoaderLibrary
 from imagegen.image.layers.plan import digest_of_json
@@ -57,6 +58,7 @@ def cell_subject(locked: Lock, cell: Cell, context: Context, scans: Mapping[str,
         cuda=cell.cuda_version is not None,
         excused=excused,
         omits=declared.omits,
+        modules=WheelModules(locked, context),
     )
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 import tarfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol, cast
 
+from imagegen.audit.api.source import LONGEST
 from imagegen.audit.collect import Collector
 from imagegen.audit.model import File
 from imagegen.core import layer_tree
@@ -42,10 +44,11 @@ class Stream(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A file. `text` is kept of those that are read."""
+    """A file. `text` is kept of those that are read; of a Python source it is compressed."""
 
     file: File
     text: bytes | None = None
+    is_source: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,8 @@ def _read_file(member: tarfile.TarInfo, archive: tarfile.TarFile, scratch: Path)
     executable = bool(member.mode & 0o111)
     if member.size <= _MAX_TEXT and _TEXT.fullmatch(member.name):
         return Leaf(File(member.size, executable=executable), content.read())
+    if member.size <= LONGEST and member.name.endswith(".py"):
+        return Leaf(File(member.size, executable=executable), zlib.compress(content.read(), 1), is_source=True)
     with Collector(member.size, scratch, whole=member.size <= READ_WHOLE) as collector:
         while not collector.idle and (chunk := content.read(_BLOCK)):
             collector.write(chunk)
@@ -124,8 +129,10 @@ class LayeredTree:
                 yield name, node
 
     def read(self, path: str, limit: int) -> bytes | None:
-        text = leaf.text if (leaf := self._leaf(path)) else None
-        return text if text is not None and len(text) <= limit else None
+        leaf = self._leaf(path)
+        if leaf is None or leaf.text is None or leaf.file.size > limit:
+            return None
+        return zlib.decompress(leaf.text) if leaf.is_source else leaf.text
 
     def examine(self, files: Mapping[str, Regular]) -> Mapping[str, File]:
         return {path: leaf.file for path in files if (leaf := self._leaf(path))}

@@ -14,6 +14,7 @@ from imagegen.image.inventory import libraries
 from imagegen.image.inventory.disk import Disk
 from imagegen.image.inventory.distributions import installed, python_of
 from imagegen.image.inventory.environments import Environment, environment_of_site, is_site
+from imagegen.image.inventory.module_sources import TreeModules
 from imagegen.image.inventory.tree import FileTree
 
 
@@ -43,6 +44,7 @@ def site_subject(
         system=_site_system(tree, environment, machine_variables, progress),
         gpus=gpus,
         python=environment.python or python_of(packages),
+        modules=TreeModules(tree, environment.site),
     )
 
 

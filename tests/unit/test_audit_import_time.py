@@ -1,0 +1,141 @@
+"""What modules need while they are imported."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagegen.audit.api.import_time import PYTHON, ImportTime, VersionTest, import_time
+from imagegen.audit.module_facts import packed_modules, read_modules
+
+
+def read(source: str, path: str = "app/part.py") -> ImportTime:
+    return import_time(path, source.encode())
+
+
+def names(source: str) -> set[str]:
+    return {name.name for name in read(source).names}
+
+
+@pytest.mark.parametrize(
+    ("source", "needed"),
+    [
+        ("import hub", {"hub"}),
+        ("import hub.low as h\nh.Old", {"hub.low", "hub.low.Old"}),
+        ("from hub import Old", {"hub.Old"}),
+        ("from hub import *", {"hub"}),
+        ("from .side import x\nfrom .. import top", {"app.side.x"}),
+        (
+            "import hub\nclass A(hub.Old):\n    limit = hub.LIMIT\n    def f(self): hub.never",
+            {"hub", "hub.Old", "hub.LIMIT"},
+        ),
+        (
+            "import hub\n@hub.register(1)\ndef f(x=hub.DEFAULT):\n    return hub.never",
+            {"hub", "hub.register", "hub.DEFAULT"},
+        ),
+        ("import hub\nf = lambda: hub.never\ng = hub.a if f else hub.b", {"hub"}),
+        ("import hub\nhub = 1\nhub.Old", {"hub"}),
+        ("import os, sys\nos.path", set()),
+        ("try:\n    from hub import Old\nexcept ImportError:\n    Old = None", set()),
+        ("try:\n    from hub import Old\nexcept ImportError:\n    raise RuntimeError('x')", {"hub.Old"}),
+        ("try:\n    from hub import Old\nexcept ValueError:\n    pass", {"hub.Old"}),
+        ("with suppress(ImportError):\n    from hub import Old", set()),
+        ("with lock():\n    from hub import Old", {"hub.Old"}),
+        ("if TYPE_CHECKING:\n    from hub import Old\nelse:\n    import hub", {"hub"}),
+        ("import sys\nif sys.platform == 'win32':\n    import hub\nelse:\n    import low", {"low"}),
+        ("import os\nif os.name != 'nt':\n    import hub", {"hub"}),
+        ("if is_fast():\n    from hub import Old", set()),
+        ("if not is_hub_available():\n    raise ImportError\nfrom hub import Old", {"hub.Old"}),
+        ("if is_slow():\n    raise ImportError\nfrom hub import Old", set()),
+        ("for i in range(3):\n    from hub import Old", set()),
+        ('def f():\n    """text\nimport hub\n"""\nimport low', {"low"}),
+        ("def f(a,\n      b):\n    import hub\nimport low", {"low"}),
+        ("async def f():\n    import hub\n\n# a comment\nimport low", {"low"}),
+    ],
+)
+def test_only_statements_that_the_import_must_run_count(source: str, needed: set[str]) -> None:
+    assert names(source) == needed
+
+
+@pytest.mark.parametrize(
+    ("condition", "test"),
+    [
+        ("Version(hub.__version__) >= Version('2.0')", ("hub", ">=", "2.0")),
+        ("version.parse(hub.__version__) < version.parse('2.0')", ("hub", "<", "2.0")),
+        ("parse(importlib.metadata.version('hub-lib')) > parse('2')", ("hub-lib", ">", "2")),
+        ("Version('2') <= Version(hub.__version__)", ("hub", ">=", "2")),
+        ("not Version(hub.__version__) >= Version('2')", ("hub", "<", "2")),
+        ("sys.version_info >= (3, 12)", (PYTHON, ">=", "3.12")),
+        ("sys.version_info[:2] < (3, 12)", (PYTHON, "<", "3.12")),
+        ("_NEW", ("hub", ">=", "3")),
+    ],
+)
+def test_a_comparison_of_versions_is_kept_as_data(condition: str, test: tuple[str, str, str]) -> None:
+    head = "import sys, hub\n_VERSION = Version(hub.__version__)\n_NEW = _VERSION >= Version('3')\n"
+    found = read(f"{head}if {condition}:\n    from low import a\nelse:\n    from low import b\n")
+    tests = {name.name: name.tests for name in found.names}
+    assert tests["low.a"] == (VersionTest(*test),)
+    assert tests["low.b"] == (VersionTest(*test).opposite(),)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import hub\nif Version(hub.__version__) < Version('2'):\n    raise ImportError('old')",
+        "import hub\nassert Version(hub.__version__) >= Version('2'), 'old'",
+        "from hub.utils import require_version\nrequire_version('hub>=2')",
+        "import hub\nif Version(hub.__version__) >= Version('2'):\n    pass\nelse:\n    raise ImportError('old')",
+    ],
+)
+def test_a_raise_behind_a_comparison_of_versions_is_a_refusal(source: str) -> None:
+    (refusal,) = read(source).refusals
+    assert refusal.tests == (VersionTest("hub", "<", "2"),)
+
+
+def test_names_that_only_type_checkers_import_are_those_of_a_lazy_package() -> None:
+    typed = "if TYPE_CHECKING:\n    from .low import Thing\n"
+    assert read(f"{typed}def __getattr__(name): ...\n", "app/__init__.py").lazy == {"Thing": "app.low"}
+    assert read(typed, "app/__init__.py").lazy == {}
+
+
+def test_names_attached_by_a_lazy_loader_are_defined() -> None:
+    source = (
+        "_ATTRS = {'low': ['Thing']}\n__getattr__, __dir__ = _attach(__name__, submodules=[], submod_attrs=_ATTRS)\n"
+    )
+    found = read(source, "app/__init__.py")
+    assert found.lazy == {"Thing": "app.low"}
+    assert not found.defined.open
+    assert "Thing" in found.defined.names
+
+
+def test_a_module_that_cannot_be_parsed_may_define_any_name() -> None:
+    assert read("def f(:\n") == ImportTime()
+
+
+LINES = st.sampled_from(
+    [
+        "import hub",
+        "from hub import Old",
+        "if Version(hub.__version__) < Version('2'):",
+        "try:",
+        "except ImportError:",
+        "    import low",
+        "    raise ImportError",
+        "def f(a, b=(1,",
+        "        2)):",
+        '    """text',
+        '"""',
+        "class A(hub.Old):",
+        "else:",
+        "X = Y",
+        "Y = X",
+        "",
+    ]
+)
+
+
+@given(st.lists(LINES, max_size=12), st.binary(max_size=20))
+def test_any_source_is_read_and_kept_as_bytes(lines: list[str], tail: bytes) -> None:
+    module = import_time("app/__init__.py", "\n".join(lines).encode() + tail)
+    assert read_modules(packed_modules({"app/__init__.py": module})) == {"app/__init__.py": module}
