@@ -26,6 +26,8 @@ from imagegen.wheels.compiling import NeededBuild, needed_builds
 if TYPE_CHECKING:
     from imagegen.wheels.catalogue import Catalogue
 
+_ROUNDS = 2  # of questions to the index: the second is about releases that packages of the first one require
+
 
 class Sources(Protocol):
     """The data that answers come from. The context is needed only to ask the index."""
@@ -82,16 +84,27 @@ def _parse(sources: Sources, words: Sequence[str], sets: Sequence[str], cell: Ce
     matrix = sources.matrix
     parse = partial(parse_question, words, sets, matrix, cell=cell)
     metadata, harvested = sources.knowledge_files.metadata, sorted(sources.knowledge_files.harvested)
-    question = complete_names(parse(vocabulary_of(matrix, harvested)), metadata)
-    if missing := missing_metadata(question, metadata):
+    typed = question = complete_names(parse(vocabulary_of(matrix, harvested)), metadata)
+    asked: set[str] = set()
+    for _ in range(_ROUNDS):
+        missing = missing_metadata(question, metadata)
+        missing = {name: specifier for name, specifier in missing.items() if name not in asked}
+        if not missing:
+            break
         from imagegen.index_metadata import on_demand  # late, for the network
 
+        asked |= missing.keys()
         today = str(dt.datetime.now(dt.UTC).date())
         packages = on_demand.look_up(missing, sources.context, today, question.facts.extras)
         for package in packages.values():
             metadata.add(package)
-        question = complete_names(parse(vocabulary_of(matrix, [*harvested, *packages])), metadata)
-    return question
+        harvested += packages
+        question = complete_names(parse(vocabulary_of(matrix, harvested)), metadata)
+    similar = (name for name in typed.unknown if name.suggestion and name not in question.unknown)
+    assumed = (
+        f"{name.name} is the package of that name in the index; did you mean {name.suggestion}?" for name in similar
+    )
+    return replace(question, assumed=(*question.assumed, *assumed))
 
 
 def _nearest(sources: Sources, question: Question) -> Sequence[WorkingCombination]:

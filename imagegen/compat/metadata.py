@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cache
 from pathlib import Path
@@ -72,6 +72,27 @@ def holds(marker: str, python: str, machine: str, extra: str) -> bool | None:
         return Marker(marker).evaluate(environment)
     except (UndefinedComparison, UndefinedEnvironmentName):
         return None
+
+
+def included_extras(
+    package: str, extras: Iterable[str], added: Callable[[str], tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
+    """Return what each of the extras adds, and each extra that they include.
+
+    An extra includes another one by a requirement of its own package: `sglang[runtime-common]`, of sglang's srt.
+    `added` returns the requirements of an extra.
+    """
+    from packaging.utils import canonicalize_name
+
+    by_extra: dict[str, tuple[str, ...]] = {}
+    pending = [*extras]
+    while pending:
+        if (extra := pending.pop()) not in by_extra:
+            by_extra[extra] = added(extra)
+            for requirement in map(t.parse_requirement, by_extra[extra]):
+                if canonicalize_name(requirement.name) == package:
+                    pending += map(canonicalize_name, requirement.extras)
+    return by_extra
 
 
 def load(directories: Sequence[Path], package: str) -> PackageReleases | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from imagegen.compat import atoms
 from imagegen.compat.facts import Fact, Facts, machine_of
 from imagegen.compat.rule import ENV, NO_CUDA, NO_GLIBC, Rule, is_surrounding
-from imagegen.compat.statements import MetadataCache
+from imagegen.compat.statements import MetadataCache, Statement
 from imagegen.compat.systems import NgcImage
 from imagegen.compat.torch_pins import LIBRARIES
 from imagegen.compat.vocabulary import (
@@ -121,20 +121,27 @@ def parse_words(
 def missing_metadata(question: Question, metadata: MetadataCache) -> dict[str, str]:
     """Return normalised package -> specifier for the packages that the index should be asked about.
 
-    These are unknown names that resemble no known name, and harvested packages that are pinned to an unknown release or
-    requested with an unknown extra.
+    These are unknown names, components without metadata that come from an index, and harvested packages of which a
+    release that is pinned or required, or an extra, is not known.
     """
     missing: dict[str, str] = {}
+    from_sources = question.vocabulary.from_sources if question.vocabulary else frozenset()
     for unknown_name in question.unknown:
         from packaging.utils import canonicalize_name, is_normalized_name  # late, as below: few questions need it
 
         name = canonicalize_name(unknown_name.name)
-        if unknown_name.kind == "component" and not unknown_name.suggestion and is_normalized_name(name):
+        if unknown_name.kind == "component" and is_normalized_name(name):
             missing[name] = question.requested.get(unknown_name.name, "")
     for package, fact in question.facts.packages.items():
         releases, specifier = metadata.of(package), question.requested.get(package)
-        if releases and specifier and not fact.built and not releases.within(fact):
+        if specifier is None or fact.built:
+            continue
+        if (specifier and not releases.within(fact)) if releases else package not in from_sources:
             missing[package] = specifier.partition("+")[0]
+    for statement in _requirements(question, metadata):
+        required = metadata.of(statement.name)
+        if required and statement.name not in missing and not any(map(required.fitting, statement.choices)):
+            missing[statement.name] = statement.choices[0]
     return missing | {name: question.requested[name].partition("+")[0] for name in missing_extras(question, metadata)}
 
 
@@ -153,19 +160,22 @@ def missing_extras(question: Question, metadata: MetadataCache) -> dict[str, lis
 
 def required_by_others(question: Question, metadata: MetadataCache) -> frozenset[str]:
     """Return the named packages that some release in question of another named one requires."""
-    facts, machine, required = question.facts, machine_of(question.facts), set[str]()
+    requirements = _requirements(question, metadata, some=True)
+    return frozenset(statement.name for statement in requirements) & question.facts.packages.keys()
+
+
+def _requirements(question: Question, metadata: MetadataCache, *, some: bool = False) -> Iterator[Statement]:
+    """Yield what all releases in question of a named package state, or `some` of them, if its marker holds."""
+    facts, machine = question.facts, machine_of(question.facts)
     pythons = list(map(str, atoms.pythons(facts.versions.get("python"), ())))
     for name, fact in facts.packages.items():
         releases = None if fact.built else metadata.of(name)
-        if releases:
-            stated = releases.statements(releases.within(fact), machine, facts.extras.get(name, frozenset()))
-            requirements = (statement for statement in stated if statement.name in facts.packages)
-            required.update(
-                statement.name
-                for statement in requirements
-                if any(releases.holding(statement.marker, statement.extra, pythons, machine))
-            )
-    return frozenset(required)
+        among = releases.within(fact) if releases else 0
+        for statement in releases.statements(among, machine, facts.extras.get(name, frozenset())) if releases else ():
+            if (some or statement.releases == among) and any(
+                releases.holding(statement.marker, statement.extra, pythons, machine)
+            ):
+                yield statement
 
 
 def _joined(words: Sequence[str], vocabulary: Vocabulary) -> Iterator[str]:

@@ -232,6 +232,7 @@ class Vocabulary:
     labelled: frozenset[str]  # packages of which there are builds with a local version label, one for each CUDA, say
     written: Mapping[str, str]
     ngc_images: Mapping[str, NgcImage] = field(default_factory=dict)  # of nvcr.io/nvidia/pytorch, by tag
+    from_sources: frozenset[str] = frozenset()  # components whose name an index may have for another project
 
     def package(self, name: str) -> str:
         """Return the package that the name stands for. Raises UnknownNameError, as `gpu` and `system` do."""

@@ -29,6 +29,7 @@ _AT_MOST = 10  # releases of one package, the newest that its specifier admits
 _PACKAGES = 8  # of one question
 _MISSING = ""  # the record of a package that the index does not have
 _CACHE = Cache("metadata", str)
+_FORMAT = 2  # of the records: 2 has the extras that requested extras include
 
 
 def look_up(
@@ -58,7 +59,7 @@ def look_up(
 
 
 def _key(url: str | None, package: PackageReleases, specifier: str, today: str) -> str:
-    return digest_of(json.dumps([url, package.name, specifier, today, *package.extras]).encode())
+    return digest_of(json.dumps([_FORMAT, url, package.name, specifier, today, *package.extras]).encode())
 
 
 def _save(context: Context, key: str, text: str) -> None:

@@ -14,7 +14,7 @@ from packaging.tags import Tag
 from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
 from packaging.version import Version
 
-from imagegen.compat.metadata import PackageReleases, ReleaseMetadata, holds
+from imagegen.compat.metadata import PackageReleases, ReleaseMetadata, holds, included_extras
 from imagegen.core.errors import FetchError
 from imagegen.core.net.package_index import IndexLink
 from imagegen.core.net.wheel_metadata import Metadata
@@ -131,7 +131,7 @@ def _release(
     read = metadata(wheel.link, version) if wheel else None
     try:
         python = read_requires_python(read.python if read else files.sdists[0].python)
-        plain, extras = _split(requested.extras, read or Metadata((), ""))
+        plain, extras = _split(requested, read or Metadata((), ""))
     except (ValueError, RecursionError) as error:
         name = (wheel.link if wheel else files.sdists[0]).filename
         raise FetchError(
@@ -149,16 +149,21 @@ def _release(
     )
 
 
-def _split(extras: Iterable[str], read: Metadata) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
-    """Return the requirements of a plain install on Linux, and what each of the extras adds, if the release has it."""
+def _split(package: PackageReleases, read: Metadata) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
+    """Return the requirements of a plain install on Linux, and what each of the extras adds, if the release has it.
+
+    Extras that one of them includes are among the result.
+    """
     if len(read.requires) > _MOST:
         raise ValueError(f"it has {len(read.requires)} requirements")
     parsed = {_canonical(text): parse_requirement(text).marker for text in read.requires}
     plain = {text for text, marker in parsed.items() if marker is None or _may_hold(str(marker), "")}
     conditional = {text: str(marker) for text, marker in sorted(parsed.items()) if text not in plain}
-    by_extra = {
-        extra: tuple(text for text, marker in conditional.items() if _may_hold(marker, extra)) for extra in extras
-    }
+    by_extra = included_extras(
+        package.name,
+        package.extras,
+        lambda extra: tuple(text for text, marker in conditional.items() if _may_hold(marker, extra)),
+    )
     return tuple(sorted(plain)), {
         extra: by_extra[extra] for extra in sorted(by_extra) if by_extra[extra] or extra in read.extras
     }

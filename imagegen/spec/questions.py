@@ -66,7 +66,8 @@ def vocabulary_of(matrix: Matrix, harvested: Iterable[str] = ()) -> Vocabulary:
     written = {plain(name): name for name in (*SURROUNDINGS, *names, *gpus.families, *matrix.systems, *cells)}
     several = (component for component in components if component.index or component.local or component.compiled)
     labelled = frozenset(component.package for component in several)
-    return Vocabulary(_plain(names), gpus, _plain(systems), labelled, written, matrix.ngc_images)
+    from_sources = frozenset(component.package for component in components if component.git or component.compiled)
+    return Vocabulary(_plain(names), gpus, _plain(systems), labelled, written, matrix.ngc_images, from_sources)
 
 
 def _plain(entries: Mapping[str, T]) -> dict[str, T]:

@@ -25,9 +25,10 @@ def context(index: Index, tmp_path: Path, **env: str) -> Context:
 
 
 def offer(index: Index, package: str, *versions: str, requires: str = "torch==2.8.0") -> None:
-    for version in versions:
-        index.beside(f"{package}-{version}-py3-none-any.whl", metadata(package, version, requires))
-    index.page(package, *(Offer(f"{package}-{version}-py3-none-any.whl") for version in versions))
+    filenames = {version: f"{package.replace('-', '_')}-{version}-py3-none-any.whl" for version in versions}
+    for version, filename in filenames.items():
+        index.beside(filename, metadata(package, version, requires))
+    index.page(package, *map(Offer, filenames.values()))
 
 
 def test_the_newest_releases_that_the_question_admits_are_read_once_a_day(index: Index, tmp_path: Path) -> None:
@@ -77,8 +78,59 @@ def test_why_answers_about_a_package_that_is_not_shipped(
     assert (ended.code, found["verdict"], found["unknown_names"]) == (1, "incompatible", [])
     assert run("why", "unheard==1.0", "torch==2.8.0").code == 0
     assert run("why", "unheard==2.0", "torch==2.8.0").code == 2
-    assert run("why", "troch==2.0").code == 2
-    assert not [path for _, path, _ in index.requested if "troch" in path]  # it resembles torch
+
+
+def test_a_name_that_resembles_a_known_one_is_asked_of_the_index(
+    run: Run, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", index.url)
+    offer(index, "ring-flash-attn", "0.1.6")
+    document = json.loads(run("why", "ring-flash-attn==0.1.6", "torch==2.9.1", "--json").out)
+    assert (document["verdict"], document["unknown_names"]) == ("incompatible", [])
+    assert [sentence for sentence in document["assumed"] if "flash-attn?" in sentence]
+    assert run("why", "ring-flash-attn==0.1.6", "torch==2.8.0").code == 0
+    document = json.loads(run("why", "troch==2.0", "--json").out)
+    assert (document["verdict"], document["unknown_names"]) == ("unknown", [{"name": "troch", "suggestion": "torch"}])
+
+
+def test_a_component_without_shipped_metadata_is_asked_of_the_index(
+    run: Run, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", index.url)
+    offer(index, "click", "8.1.0")
+    offer(index, "slime", "8.1.0")
+    assert run("why", "click==8.1.0", "torch==2.8.0").code == 0
+    assert run("why", "click==8.1.0", "torch==2.9.1").code == 1
+    assert run("why", "click==8.2.0", "torch==2.9.1").code == 2
+    assert run("why", "slime==8.1.0", "torch==2.9.1").code == 2  # it comes from git, and the index has another project
+    assert not [path for _, path, _ in index.requested if "slime" in path]
+
+
+def test_a_release_that_a_pinned_one_requires_is_asked_of_the_index(
+    run: Run, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", index.url)
+    offer(index, "unheard", "1.0", requires="peft==99.0")
+    offer(index, "peft", "99.0")
+    assert run("why", "unheard==1.0", "torch==2.8.0").code == 0
+    assert run("why", "unheard==1.0", "torch==2.9.1").code == 1
+    offer(index, "silent", "1.0", requires="peft==98.0")
+    assert run("why", "silent==1.0", "torch==2.9.1").code == 2
+
+
+def test_extras_that_a_requested_extra_includes_are_read(
+    run: Run, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", index.url)
+    included = """Requires-Dist: pack[Run_Time]; extra == "all"
+Requires-Dist: torch==2.8.0; extra == "run.time"
+Provides-Extra: all
+Provides-Extra: run.time"""
+    index.beside("pack-1.0-py3-none-any.whl", metadata("pack", "1.0", more=included))
+    index.page("pack", Offer("pack-1.0-py3-none-any.whl"))
+    assert run("why", "pack[all]==1.0", "torch==2.8.0").code == 0
+    assert run("why", "pack[all]==1.0", "torch==2.9.1").code == 1
+    assert run("why", "pack==1.0", "torch==2.9.1").code == 0
 
 
 def test_extras_are_read_with_those_that_add_nothing(run: Run, index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
