@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from imagegen.compat.builds import choose_builds
 from imagegen.compat.evaluate import minimal_core
-from imagegen.compat.facts import cuda_of_stack, machine_of, versions_in
+from imagegen.compat.facts import Fact, cuda_of_stack, machine_of, versions_in
 from imagegen.compat.knowledge import Knowledge
 from imagegen.compat.problem import FreeNames, Problem
 from imagegen.compat.question import Question
@@ -39,7 +39,8 @@ def replace_base_torch(question: Question, metadata: MetadataCache) -> Question:
     if image is None or not _is_replaced(image, question, metadata):
         return question
     facts, requested = question.facts, question.requested
-    packages = {name: fact for name, fact in facts.packages.items() if name != "torch" or name in requested}
+    packages = {name: fact for name, fact in facts.packages.items() if name != TORCH}
+    packages |= {TORCH: Fact.requested(requested[TORCH])} if TORCH in requested else {}
     versions = {name: fact for name, fact in facts.versions.items() if name != "cuda" or name in requested}
     sentence = f"torch {image.torch} of the base: pip replaces it, and CUDA is that of the new torch"
     facts = replace(facts, packages=packages, versions=versions)
@@ -51,11 +52,11 @@ def _is_replaced(image: NgcImage, question: Question, metadata: MetadataCache) -
 
     An installer uses neither rules nor scans of wheels.
     """
-    if "torch" in question.requested:
-        return Version(image.torch) not in question.facts.packages["torch"].range
+    if Version(image.torch) not in Fact.requested(question.requested.get(TORCH, "")).range:
+        return True
     problem = Problem((), question.facts, metadata, FreeNames(extras=question.facts.extras))
     core = minimal_core(problem, [clause for clause in problem.clauses if clause.origin.kind not in ("wheels", "rule")])
-    return core is not None and ClauseOrigin("fact", "torch") in core
+    return core is not None and ClauseOrigin("fact", TORCH) in core
 
 
 def complete_names(question: Question, metadata: MetadataCache) -> Question:

@@ -7,6 +7,8 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from packaging.version import Version
+
 from imagegen.compat import atoms
 from imagegen.compat.facts import Fact, Facts, machine_of
 from imagegen.compat.rule import ENV, NO_CUDA, NO_GLIBC, Rule, is_surrounding
@@ -361,7 +363,8 @@ class _QuestionParser:
         """
         hosts, cell = self._hosts(by_id=by_id), self.cell
         self.versions = {**self.image_facts, **self.versions}
-        if self.image and "torch" not in self.requested:
+        requested_torch = self.packages.get("torch")
+        if self.image and (requested_torch is None or Version(self.image.torch) in requested_torch.range):
             torch = replace(Fact.requested(f"=={self.image.torch}"), built=True)
             self.packages = {**self.packages, "torch": torch}
         return Question(

@@ -363,6 +363,10 @@ def test_every_image_of_nvidia_is_answered_about(run: Run, tag: str) -> None:
         (("26.02", "torchaudio==2.11.0"), 0),  # a pre-release of the torch that its wheel is compiled for
         (("25.03", "torchaudio==2.11.0"), 1),  # it declares no torch, so that NVIDIA's stays, and lacks symbols
         (("26.01", "sgl-kernel==0.3.9"), 1),
+        (("25.12", "torch"), 0),  # the base's is one
+        (("26.01", "torch>=2.6"), 0),
+        (("26.02", "torch==2.11.0a0+eb65b36914"), 0),
+        (("24.02", "flash-attn==2.6.3"), 0),
         (("25.08", "xformers==0.0.32.post2"), 0),  # it declares another torch, which pip installs
     ],
 )
@@ -375,8 +379,9 @@ def test_pip_replaces_the_torch_of_an_image_only_if_another_is_declared(
     assert any("pip replaces" in each for each in found["assumed"]) is package.startswith("xformers")
 
 
-def test_pip_replaces_the_torch_of_an_image_where_a_package_requires_another(run: Run) -> None:
-    ended = run("why", "nvcr.io/nvidia/pytorch:25.02-py3", "vllm==0.10.1.1", "--json")
+@pytest.mark.parametrize("more", [(), ("torch",)])
+def test_pip_replaces_the_torch_of_an_image_where_a_package_requires_another(run: Run, more: tuple[str, ...]) -> None:
+    ended = run("why", "nvcr.io/nvidia/pytorch:25.02-py3", "vllm==0.10.1.1", *more, "--json")
     found = json.loads(ended.out)
     assert (ended.code, found["conflicts"]) == (0, [])
     assert len(found["assumed"]) == 2
