@@ -33,26 +33,15 @@ class Conflict:
 
     @property
     def kind(self) -> AnswerKind:
-        """Return the effect on the combination. A chain with a declared requirement ends if that is overridden.
+        """Return the effect on the combination.
 
-        A requirement that only brings a package that fails does not count as refused by pip.
+        pip refuses it if all of its rules are declared requirements. Since the set is minimal, it installs any other
+        combination, and that has the weakest of the other rules' kinds.
         """
         if self.severity == "suspicion":
             return "unknown"
-        brought = self._brought()
-        counted = (
-            rule for rule in self.rules if rule.kind != "pip-refuses" or not rule.then or rule.then.keys() - brought
-        )
-        return min((counted_rule.kind for counted_rule in counted), key=_WEAKEST_FIRST.index)
-
-    def _brought(self) -> set[str]:
-        """Return the packages without a fact that fail by a rule, and the packages that require them."""
-        failing = {name for rule in self.rules if rule.kind != "pip-refuses" for name in rule.leaders}
-        while (
-            requiring := {name for rule in self.rules if rule.then.keys() & failing for name in rule.leaders} - failing
-        ):
-            failing |= requiring
-        return failing - self.facts.keys()
+        effects = [rule.kind for rule in self.rules if rule.kind != "pip-refuses"]
+        return min(effects, key=_WEAKEST_FIRST.index, default="pip-refuses")
 
     def __str__(self) -> str:
         facts = ", ".join(f"{name} {text}" for name, text in sorted(self.facts.items()))

@@ -184,11 +184,12 @@ def test_a_conflict_reads_as_facts_reason_source_and_fix(golden: Golden) -> None
         (("pip-refuses",), {}, "pip-refuses"),
         (("breaks",), {"evidence": "remembered"}, "unknown"),
         (("degrades",), {"severity": "warning"}, "degrades"),
-        (("breaks", "pip-refuses"), {}, "pip-refuses"),
+        (("breaks", "pip-refuses"), {}, "breaks"),  # pip installs what the requirement admits
+        (("degrades", "pip-refuses"), {"severity": "warning"}, "degrades"),
         (("breaks", "degrades"), {"severity": "warning"}, "degrades"),
     ],
 )
-def test_a_conflict_is_of_the_weakest_kind_of_its_rules(
+def test_a_conflict_is_of_the_weakest_kind_of_its_rules_besides_requirements(
     kinds: tuple[str, ...], more: Mapping[str, object], kind: str
 ) -> None:
     names = ["a", *(f"between{place}" for place in range(len(kinds) - 1)), "b"]

@@ -50,6 +50,14 @@ def test_a_chain_is_overridden_where_one_of_its_requirements_is() -> None:
     assert len(refused.conflicts[0].rules) == 3
 
 
+def test_an_answer_breaks_if_pip_installs_the_release_that_a_requirement_names() -> None:
+    symbols = rule("symbols", {"models": ">=4,<5"}, {"numpy": "<2"})
+    asked = question(engine="==1.0", models="", numpy="==2.3")
+    refused = explain(asked, Knowledge([symbols], FIELD, overrides=[SHIPS]))
+    (conflict,) = refused.conflicts
+    assert (refused.kind, conflict.override, len(conflict.rules)) == ("breaks", "", 2)
+
+
 def test_nothing_overrides_what_breaks() -> None:
     symbols = rule("symbols", {"engine": ""}, {"models": "<5"})
     refused = explain(question(engine="==1.0", models="==5.0"), Knowledge([symbols], FIELD, overrides=[SHIPS]))
