@@ -37,6 +37,33 @@ CASES = {
         stack("12.4", python="3.13", torch="2.6.0+cu124"),
         stack("12.4", python="3.12", torch="2.5.1+cu124"),
     ),
+    # torch 2.8.0 and 2.9.0 raise in torch.compile from 3.14 on, 2.10.0 from 3.15 on
+    "torch-python314": case(
+        stack("12.8", python="3.14", torch="2.9.1+cu128"),
+        stack("12.8", python="3.14", torch="2.10.0+cu128"),
+        stack("12.8", python="3.13", torch="2.9.1+cu128"),
+    ),
+    # names that each torchao imports at `import torchao`, read from its wheels and torch's
+    "torchao-018-torch": case(
+        stack("12.8", torch="2.9.1+cu128", torchao="0.18.0"),
+        stack("12.8", torch="2.10.0+cu128", torchao="0.18.0"),
+        stack("12.8", torch="2.9.1+cu128", torchao="0.17.0"),
+    ),
+    "torchao-016-torch": case(
+        stack("12.4", torch="2.4.1+cu124", torchao="0.16.0"),
+        stack("12.4", torch="2.5.1+cu124", torchao="0.17.0"),
+        stack("12.4", torch="2.4.1+cu124", torchao="0.15.0"),
+    ),
+    "torchao-014-torch": case(
+        stack("12.4", torch="2.5.1+cu124", torchao="0.14.1"),
+        stack("12.4", torch="2.6.0+cu124", torchao="0.14.1"),
+        stack("12.4", torch="2.5.1+cu124", torchao="0.13.0"),
+    ),
+    "torchao-012-torch": case(
+        stack("12.8", torch="2.9.1+cu128", torchao="0.12.0"),
+        stack("12.8", torch="2.8.0+cu128", torchao="0.12.0"),
+        stack("12.8", torch="2.9.1+cu128", torchao="0.13.0"),
+    ),
     # pytorch#172352: CUDA 12.8 and 13.0 of 2.11 begin at 7.5, cu126 has 5.0 to 9.0; 2.10 for cu128 still has sm_70
     "torch-without-volta": case(
         stack("12.8", gpu="7.0", torch="2.11.0+cu128"),
