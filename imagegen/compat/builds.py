@@ -159,7 +159,7 @@ def _scanned(question: Question, metadata: MetadataCache, builds: Builds) -> Ite
         return
     for name, fact in question.facts.packages.items():
         release, scans = _release(question, name), metadata.scans.of(name)
-        if scans is None or fact.built or not builds.of(name):
+        if scans is None or fact.built:
             continue
         build = builds.build(name, release, fact.local) if release and fact.local else None
         of_pypi = _cuda_of_pypi(name, release, question, metadata, builds) if name == LEADER and release else None

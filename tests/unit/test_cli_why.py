@@ -351,6 +351,17 @@ def test_a_label_that_no_known_build_has_is_unknown(run: Run, words: str) -> Non
     assert (ended.code, [each["rule"] for each in found["conflicts"]]) == (2, [f"build:{words.replace('==', '-')}"])
 
 
+@pytest.mark.parametrize("package", ["torchaudio==2.11.0", "torchvision==0.26.0", "torchcodec==0.11.1"])
+@pytest.mark.parametrize("label", ["", "+cu128", "+cu130", "+cpu"])
+def test_a_package_next_to_torch_is_compiled_with_one_torch_whatever_its_build(
+    run: Run, package: str, label: str
+) -> None:
+    found = json.loads((ended := run("why", f"torch==2.9.1{label}", package, "--json")).out)
+    rules = [rule["rule"] for rule in found["conflicts"] if rule["kind"] == "breaks"]
+    assert ended.code == 1
+    assert any(rule.startswith(f"scan:{package.replace('==', '-')}:torch") for rule in rules)
+
+
 @pytest.mark.parametrize("tag", sorted(shipped_matrix().ngc_images))
 def test_every_image_of_nvidia_is_answered_about(run: Run, tag: str) -> None:
     assert run("why", f"nvcr.io/nvidia/pytorch:{tag}-py3").code == 0
