@@ -21,6 +21,9 @@ T = TypeVar("T")
 _NGC = re.compile(r"(?:nvcr\.io/)?(?:nvidia/|ngc)pytorch:?([0-9]{2}\.[0-9]{2})(?:-?py3)?(?:-?igpu)?")
 # Before and after the name of a system in the name of an image: docker.io/library/debian:12-slim.
 _IMAGE = re.compile(r"^(?:docker\.io/)?(?:library/)?|(?:-?slim)?$")
+_CUDA_IMAGE = re.compile(  # nvidia/cuda:12.8.1-cudnn-devel-ubuntu22.04
+    r"(?:docker\.io/|nvcr\.io/)?nvidia/cuda:([0-9]+\.[0-9]+)[0-9.]*-(?:cudnn[0-9]*-)?(?:base|runtime|devel)-(\w+\.?\w*)"
+)
 
 # OCI's name of a platform -> names that users type, without punctuation.
 _PLATFORMS = {
@@ -253,8 +256,14 @@ class Vocabulary:
 
     def system(self, name: str) -> System:
         system_names = sorted({system.name for system in self.systems.values()})
-        name = _IMAGE.sub("", name.lower()).replace(":", "")
-        return self._find(self.systems, name, "base", system_names)
+        return self._find(self.systems, self._system_name(name), "base", system_names)
+
+    def _system_name(self, name: str) -> str:
+        """Return the name of a system without the parts of an image's reference; it may not be known."""
+        if match := _CUDA_IMAGE.fullmatch(name.lower()):
+            base = f"cuda{match[1]}-{match[2]}"
+            return base if plain(base) in self.systems else match[2]
+        return _IMAGE.sub("", name.lower()).replace(":", "")
 
     def image(self, name: str) -> NgcImage | None:
         """Return the image of NVIDIA that the name is of, if any: "nvcr.io/nvidia/pytorch:25.03-py3"."""
@@ -270,7 +279,7 @@ class Vocabulary:
             return surrounding
         if any(key in spellings for spellings in _PLATFORMS.values()):
             return "platform", f"=={word}"
-        if _IMAGE.sub("", key).replace(":", "") in self.systems or _NGC.fullmatch(key):
+        if plain(self._system_name(word)) in self.systems or _NGC.fullmatch(key):
             return "base", f"=={word}"
         return ("gpu", f"=={word}") if self.gpus.find(word) else None
 

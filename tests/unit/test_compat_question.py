@@ -406,6 +406,20 @@ def test_alpine_has_no_glibc() -> None:
     assert question.assumed
 
 
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [
+        ("nvidia/cuda:12.8.1-devel-ubuntu22.04", "cuda12.8-ubuntu22.04"),
+        ("base==docker.io/nvidia/cuda:12.6.3-cudnn-runtime-ubuntu22.04", "cuda12.6-ubuntu22.04"),
+        ("nvcr.io/nvidia/cuda:12.4.0-cudnn9-base-ubuntu22.04", "cuda12.4-ubuntu22.04"),
+        ("nvidia/cuda:12.2.2-devel-ubuntu22.04", "ubuntu22.04"),
+        ("nvidia/cuda:11.8.0-devel-rockylinux8", "rocky8"),
+    ],
+)
+def test_an_image_of_cuda_is_a_base(name: str, base: str) -> None:
+    assert requested(name).facts.names["base"] == base
+
+
 @pytest.mark.parametrize("name", ["nvcr.io/nvidia/pytorch:25.03-py3", "base==nvidia/pytorch:25.03"])
 def test_an_image_of_nvidia_brings_what_it_has(name: str) -> None:
     question = requested(name, "vllm==0.8.5")

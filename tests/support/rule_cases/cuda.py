@@ -5,6 +5,30 @@ from __future__ import annotations
 from tests.support.rule_cases import case, stack
 
 CASES = {
+    # NVIDIA_REQUIRE_CUDA of the images: branches between the listed ones, which report an older CUDA, are refused
+    "driver-base-cuda-124-ubuntu2204": case(
+        stack("12.4", driver="545.23.08", base="cuda12.4-ubuntu22.04"),
+        stack("12.4", driver="550.54.15", base="cuda12.4-ubuntu22.04"),
+        stack("12.4", driver="535.183.01", base="cuda12.4-ubuntu22.04"),
+    ),
+    "driver-base-cuda-126-ubuntu2204": case(
+        (
+            stack("12.6", driver="525.147.05", base="cuda12.6-ubuntu22.04"),
+            stack("12.6", driver="555.42.06", base="cuda12.6-ubuntu22.04"),
+        ),
+        stack("12.6", driver="560.35.03", base="cuda12.6-ubuntu22.04"),
+        stack("12.6", driver="550.54.15", base="cuda12.6-ubuntu22.04"),
+    ),
+    "driver-base-cuda-128-ubuntu2204": case(
+        stack("12.8", driver="545.23.08", base="cuda12.8-ubuntu22.04"),
+        stack("12.8", driver="570.26", base="cuda12.8-ubuntu22.04"),
+        stack("12.8", driver="545.23.08", base="ubuntu22.04"),
+    ),
+    "driver-base-cuda-128-ubuntu2404": case(
+        stack("12.8", driver="555.42.06", base="cuda12.8-ubuntu24.04"),
+        stack("12.8", driver="570.26", base="cuda12.8-ubuntu24.04"),
+        stack("12.8", driver="565.57.01", base="cuda12.8-ubuntu24.04"),
+    ),
     # resolved on 2026-11-20 for CUDA 13.0: nvcc and nvvm 13.2.86 beside runtime 13.0.96; cuda-toolkit 13.0.3 lets
     # nvJitLink alone be newer, and torch 2.13.0 resolves to 13.5.37
     "toolkit-wheels-13.0": case(
