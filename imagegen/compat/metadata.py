@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cache
 from pathlib import Path
@@ -74,25 +74,13 @@ def holds(marker: str, python: str, machine: str, extra: str) -> bool | None:
         return None
 
 
-def included_extras(
-    package: str, extras: Iterable[str], added: Callable[[str], tuple[str, ...]]
-) -> dict[str, tuple[str, ...]]:
-    """Return what each of the extras adds, and each extra that they include.
-
-    An extra includes another one by a requirement of its own package: `sglang[runtime-common]`, of sglang's srt.
-    `added` returns the requirements of an extra.
-    """
+def selected_extras(package: str, requirements: Iterable[str]) -> Iterator[str]:
+    """Yield the extras that requirements of a package select of the package itself: `sglang[runtime-common]`."""
     from packaging.utils import canonicalize_name
 
-    by_extra: dict[str, tuple[str, ...]] = {}
-    pending = [*extras]
-    while pending:
-        if (extra := pending.pop()) not in by_extra:
-            by_extra[extra] = added(extra)
-            for requirement in map(t.parse_requirement, by_extra[extra]):
-                if canonicalize_name(requirement.name) == package:
-                    pending += map(canonicalize_name, requirement.extras)
-    return by_extra
+    for requirement in map(t.parse_requirement, requirements):
+        if canonicalize_name(requirement.name) == package:
+            yield from map(canonicalize_name, requirement.extras)
 
 
 def load(directories: Sequence[Path], package: str) -> PackageReleases | None:

@@ -167,13 +167,15 @@ def required_by_others(question: Question, metadata: MetadataCache) -> frozenset
 
 
 def _requirements(question: Question, metadata: MetadataCache, *, some: bool = False) -> Iterator[Statement]:
-    """Yield what all releases in question of a named package state, or `some` of them, if its marker holds."""
+    """Yield the statements of all releases in question of a named package, or of `some`, if their marker holds."""
     facts, machine = question.facts, machine_of(question.facts)
     pythons = list(map(str, atoms.pythons(facts.versions.get("python"), ())))
     for name, fact in facts.packages.items():
         releases = None if fact.built else metadata.of(name)
-        among = releases.within(fact) if releases else 0
-        for statement in releases.statements(among, machine, facts.extras.get(name, frozenset())) if releases else ():
+        if releases is None:
+            continue
+        among = releases.within(fact)
+        for statement in releases.statements(among, machine, facts.extras.get(name, frozenset())):
             if (some or statement.releases == among) and any(
                 releases.holding(statement.marker, statement.extra, pythons, machine)
             ):

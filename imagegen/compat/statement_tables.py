@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from imagegen.compat import metadata
 from imagegen.compat.atoms import LATEST
-from imagegen.compat.metadata import PackageReleases, ReleaseMetadata, holds, included_extras
+from imagegen.compat.metadata import PackageReleases, ReleaseMetadata, holds, selected_extras
 from imagegen.compat.package_data import entries_of
 from imagegen.compat.statements import ReleaseStatements, StatementRow, StatementTable
 from imagegen.compat.torch_pins import TORCH
@@ -45,14 +45,10 @@ def table_of(package: PackageReleases) -> StatementTable:
 
     def of_release(release: ReleaseMetadata) -> ReleaseStatements:
         files = {machine: positions_of(_of_files(release, machine)) for machine in PLATFORMS}
-
-        def added(extra: str) -> tuple[str, ...]:
-            return release.extras.get(extra, ())
-
         return ReleaseStatements(
             positions_of(_required(package.name, release.requires or (), "")),
             {extra: positions_of(_required(package.name, texts, extra)) for extra, texts in release.extras.items()},
-            {extra: frozenset(included_extras(package.name, [extra], added)) for extra in release.extras},
+            {extra: _included(package.name, release, extra) for extra in release.extras},
             same_files.setdefault(tuple(files.values()), files),
         )
 
@@ -87,6 +83,17 @@ def _of_files(release: ReleaseMetadata, machine: str) -> Iterator[StatementRow]:
         yield "python", pythons, f"has wheels for Python {_listed(pythons)} alone", None, "", _NONE
     if glibc:
         yield "glibc", (f">={glibc}",), f"has no wheel for a glibc older than {glibc}", None, "", _NONE
+
+
+def _included(package: str, release: ReleaseMetadata, extra: str) -> frozenset[str]:
+    """Return the extra and the extras that it includes, as sglang's srt requires `sglang[runtime-common]`."""
+    included: set[str] = set()
+    pending = [extra]
+    while pending:
+        if (extra := pending.pop()) not in included:
+            included.add(extra)
+            pending += selected_extras(package, release.extras.get(extra, ()))
+    return frozenset(included)
 
 
 @cache

@@ -14,7 +14,7 @@ from packaging.tags import Tag
 from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
 from packaging.version import Version
 
-from imagegen.compat.metadata import PackageReleases, ReleaseMetadata, holds, included_extras
+from imagegen.compat.metadata import PackageReleases, ReleaseMetadata, holds, selected_extras
 from imagegen.core.errors import FetchError
 from imagegen.core.net.package_index import IndexLink
 from imagegen.core.net.wheel_metadata import Metadata
@@ -159,11 +159,12 @@ def _split(package: PackageReleases, read: Metadata) -> tuple[tuple[str, ...], d
     parsed = {_canonical(text): parse_requirement(text).marker for text in read.requires}
     plain = {text for text, marker in parsed.items() if marker is None or _may_hold(str(marker), "")}
     conditional = {text: str(marker) for text, marker in sorted(parsed.items()) if text not in plain}
-    by_extra = included_extras(
-        package.name,
-        package.extras,
-        lambda extra: tuple(text for text, marker in conditional.items() if _may_hold(marker, extra)),
-    )
+    by_extra: dict[str, tuple[str, ...]] = {}
+    pending = [*package.extras]
+    while pending:
+        if (extra := pending.pop()) not in by_extra:
+            by_extra[extra] = tuple(text for text, marker in conditional.items() if _may_hold(marker, extra))
+            pending += selected_extras(package.name, by_extra[extra])
     return tuple(sorted(plain)), {
         extra: by_extra[extra] for extra in sorted(by_extra) if by_extra[extra] or extra in read.extras
     }
