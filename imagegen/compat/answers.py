@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from imagegen.compat.completion import complete, complete_names
 from imagegen.compat.knowledge import Knowledge
 from imagegen.compat.knowledge_files import KnowledgeFiles
-from imagegen.compat.question import Question, missing_metadata
+from imagegen.compat.question import Question, missing_metadata, requested_extras
 from imagegen.compat.suggestions import suggest
 from imagegen.compat.why import Explanation, explain
 from imagegen.core.context import Context
@@ -95,7 +95,7 @@ def _parse(sources: Sources, words: Sequence[str], sets: Sequence[str], cell: Ce
 
         asked |= missing.keys()
         today = str(dt.datetime.now(dt.UTC).date())
-        packages = on_demand.look_up(missing, sources.context, today, question.facts.extras)
+        packages = on_demand.look_up(missing, sources.context, today, requested_extras(question, metadata))
         for package in packages.values():
             metadata.add(package)
         harvested += packages

@@ -147,6 +147,15 @@ def missing_metadata(question: Question, metadata: MetadataCache) -> dict[str, s
     return missing | {name: question.requested[name].partition("+")[0] for name in missing_extras(question, metadata)}
 
 
+def requested_extras(question: Question, metadata: MetadataCache) -> dict[str, frozenset[str]]:
+    """Return package -> its extras that the question requests, or a requirement of one of its packages."""
+    extras = dict(question.facts.extras)
+    for statement in _requirements(question, metadata):
+        if statement.extras:
+            extras[statement.name] = extras.get(statement.name, frozenset()) | statement.extras
+    return extras
+
+
 def missing_extras(question: Question, metadata: MetadataCache) -> dict[str, list[str]]:
     """Return package -> the extras that the question requests of it and that no release in question is known to have.
 

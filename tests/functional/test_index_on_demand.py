@@ -114,6 +114,11 @@ def test_a_release_that_a_pinned_one_requires_is_asked_of_the_index(
     offer(index, "peft", "99.0")
     assert run("why", "unheard==1.0", "torch==2.8.0").code == 0
     assert run("why", "unheard==1.0", "torch==2.9.1").code == 1
+    extra = metadata("peft", "97.0", 'torch==2.8.0; extra == "more"', more="Provides-Extra: more")
+    index.beside("peft-97.0-py3-none-any.whl", extra)
+    index.page("peft", Offer("peft-97.0-py3-none-any.whl"))
+    offer(index, "extended", "1.0", requires="peft[more]==97.0")
+    assert run("why", "extended==1.0", "torch==2.9.1").code == 1
     offer(index, "silent", "1.0", requires="peft==98.0")
     assert run("why", "silent==1.0", "torch==2.9.1").code == 2
 
