@@ -6,7 +6,7 @@ It stands above imagegen.spec and imagegen.wheels, which the rest of imagegen.co
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -75,6 +75,10 @@ def answer(
     question = _parse(sources, words, sets, cell)
     question = replace(complete(question, sources.knowledge), model=model)
     explanation = explain(question, sources.knowledge)
+    asked: set[str] = set()
+    while explanation.answer == "unknown" and _read_older(sources, question, explanation.unread - asked):
+        asked |= explanation.unread
+        explanation = explain(question, sources.knowledge)
     nearest = [] if explanation.answer == "compatible" else _nearest(sources, question)
     return QuestionAnswer(question, explanation, nearest)
 
@@ -91,20 +95,36 @@ def _parse(sources: Sources, words: Sequence[str], sets: Sequence[str], cell: Ce
         missing = {name: specifier for name, specifier in missing.items() if name not in asked}
         if not missing:
             break
-        from imagegen.index_metadata import on_demand  # late, for the network
-
         asked |= missing.keys()
-        today = str(dt.datetime.now(dt.UTC).date())
-        packages = on_demand.look_up(missing, sources.context, today, requested_extras(question, metadata))
-        for package in packages.values():
-            metadata.add(package)
-        harvested += packages
+        harvested += _read(sources, question, missing)
         question = complete_names(parse(vocabulary_of(matrix, harvested)), metadata)
     similar = (name for name in typed.unknown if name.suggestion and name not in question.unknown)
     assumed = (
         f"{name.name} is the package of that name in the index; did you mean {name.suggestion}?" for name in similar
     )
     return replace(question, assumed=(*question.assumed, *assumed))
+
+
+def _read(sources: Sources, question: Question, missing: Mapping[str, str], *, spread: bool = False) -> Collection[str]:
+    """Add releases that the specifiers in `missing` admit, by package, to the metadata; return the packages."""
+    from imagegen.index_metadata import on_demand  # late, for the network
+
+    today = str(dt.datetime.now(dt.UTC).date())
+    extras = requested_extras(question, sources.knowledge_files.metadata)
+    packages = on_demand.look_up(missing, sources.context, today, extras, spread=spread)
+    for package in packages.values():
+        sources.knowledge_files.metadata.add(package, missing[package.name])
+    return packages.keys()
+
+
+def _read_older(sources: Sources, question: Question, names: Collection[str]) -> bool:
+    """Ask the index for releases of packages before those that are known; return whether it has any."""
+    metadata, bounds = sources.knowledge_files.metadata, {}
+    for name in sorted(names):
+        if (releases := metadata.of(name)) and releases.older:
+            requested = question.requested.get(name, "").partition("+")[0]
+            bounds[name] = ",".join(filter(None, [f"<{releases.package.since}", requested]))
+    return bool(bounds and _read(sources, question, bounds, spread=True))
 
 
 def _nearest(sources: Sources, question: Question) -> Sequence[WorkingCombination]:

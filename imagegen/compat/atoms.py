@@ -46,16 +46,14 @@ class Atom:
             return (self.version in inside) is not literal.negated
         if self.range is None:  # a value, and the literal is about versions: cuda is "cpu"
             return literal.negated
-        if self.opaque:
-            return not (self.range.is_subset(inside) if literal.negated else self.range.is_disjoint(inside))
-        cached = self._inside
-        if literal.text not in cached:
-            cached[literal.text] = self.range.is_subset(inside)
-        return cached[literal.text] is not literal.negated
+        cached, is_compared_apart = self._inside, self.opaque and not literal.negated
+        if (key := (literal.text, is_compared_apart)) not in cached:
+            cached[key] = not self.range.is_disjoint(inside) if is_compared_apart else self.range.is_subset(inside)
+        return cached[key] is not literal.negated
 
     @cached_property
-    def _inside(self) -> dict[str, bool]:
-        """Specifiers, and whether they admit all of the piece: problems about one question have pieces in common."""
+    def _inside(self) -> dict[tuple[str, bool], bool]:
+        """Specifiers, and whether they admit all of the piece, or any of it: problems have pieces in common."""
         return {}
 
     def agrees_with(self, other: Atom) -> bool:
@@ -94,6 +92,7 @@ def agreeing(leaders: Sequence[Atom], followers: Sequence[Atom]) -> dict[int, in
 PYTHONS = tuple(f"3.{minor}" for minor in range(10, 15))  # the Pythons in question if the facts name none
 LATEST = tuple(f"{minor}.99" for minor in PYTHONS)  # the patch releases that stand for them
 ABSENT = Atom("not installed", absent=True)
+UNREAD = "a release that is not known here"
 
 
 def points(versions: Iterable[Version]) -> tuple[Atom, ...]:

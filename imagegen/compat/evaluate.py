@@ -150,6 +150,7 @@ def rules_core(problem: Problem, rules: Sequence[Rule]) -> frozenset[ClauseOrigi
     rule_clauses = [clause for rule in rules for clause in problem.clauses_of_rule(rule)]
     names = {name for clause in rule_clauses for name, _ in clause.literals}
     facts = [clause for clause in problem.fact_clauses if clause.literals[0][0] in names]
+    facts = [clause for clause in facts if clause.origin.kind != "known"]
     return minimal_core(problem, [*facts, *rule_clauses])
 
 
@@ -185,7 +186,9 @@ def assumptions(problem: Problem, origins: Iterable[ClauseOrigin]) -> list[str]:
 
 def known_span(problem: Problem, name: str) -> str:
     releases = problem.releases[name]
-    return f"those of {releases.versions[0]} to {releases.versions[-1]} are, as of {releases.package.read}"
+    unread = releases.older.range if releases.older and releases.older.range else ()
+    first = next((version for version in releases.versions if version not in unread), releases.versions[0])
+    return f"those of {first} to {releases.versions[-1]} are, as of {releases.package.read}"
 
 
 def _rule_of_statement(problem: Problem, origin: ClauseOrigin, blamed: Iterable[Clause]) -> Rule:

@@ -306,6 +306,7 @@ class Problem:
                 *releases.points,
                 *atoms.points(pinned),
                 *self._beyond(releases, unmatched, self._requested_ranges(name)),
+                *([releases.older] if releases.older and not (fact and _excludes(fact, releases.older)) else ()),
             )
         if fact is None and self.facts.closed:
             return (ABSENT,)
@@ -344,10 +345,7 @@ class Problem:
         )
         ranges = [*{*required, *asked}]
         ranges += [commit for commit, built in requested.items() if built and commit not in ranges]
-        return [
-            Atom("a release that is not known here", range=version_range, opaque=True)
-            for version_range in _sorted(ranges)
-        ]
+        return [Atom(atoms.UNREAD, range=version_range, opaque=True) for version_range in _sorted(ranges)]
 
     def _of_surrounding(self, name: str, ranges: set[VersionRange]) -> tuple[Atom, ...]:
         fact, candidates = self.facts.versions.get(name), self.scope.candidates.get(name, ())
@@ -465,7 +463,10 @@ class Problem:
         return None
 
     def admitted(self, name: str, fact: Fact) -> int:
-        """Return the mask of a fact about the name; it has opaque atoms only if no other atom fits."""
+        """Return the mask of a fact about the name.
+
+        It has opaque atoms only if no other atom fits, and for releases that were not read.
+        """
         key = (name, fact.text, fact.built)
         if key not in self._admitted:
             self._admitted[key] = self._admit(name, fact)
@@ -475,7 +476,10 @@ class Problem:
         if fact.built and any(atom.opaque for atom in self.atoms[name]):
             return _mask(atom.opaque and atom.range == fact.range for atom in self.atoms[name])
         admitted = _mask(not atom.opaque and _inside(atom, fact) for atom in self.atoms[name])
-        return admitted or _mask(atom.opaque and _covered(atom, fact, name) for atom in self.atoms[name])
+        if not admitted:
+            return _mask(atom.opaque and _covered(atom, fact, name) for atom in self.atoms[name])
+        older = self.releases[name].older if name in self.releases else None
+        return admitted | _mask(atom is older and not _excludes(fact, atom) for atom in self.atoms[name])
 
 
 def _is_satisfiable(stated: Iterable[Statement]) -> bool:
@@ -519,6 +523,10 @@ def _inside(atom: Atom, fact: Fact) -> bool:
     if atom.version is not None:
         return atom.version in fact.range or atom.version == fact.version
     return atom.range is not None and atom.range.is_subset(fact.range)
+
+
+def _excludes(fact: Fact, older: Atom) -> bool:
+    return fact.built or (older.range is not None and fact.range.is_disjoint(older.range))
 
 
 def _covered(atom: Atom, fact: Fact, name: str) -> bool:

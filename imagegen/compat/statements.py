@@ -10,10 +10,11 @@ from functools import cached_property, reduce
 from itertools import chain
 from operator import and_
 
+from packaging.ranges import VersionRange
 from packaging.version import Version
 
 from imagegen.compat import atoms
-from imagegen.compat.atoms import Atom, points
+from imagegen.compat.atoms import UNREAD, Atom, points
 from imagegen.compat.derived import derived_rule, release_span
 from imagegen.compat.facts import Fact, versions_in
 from imagegen.compat.metadata import PackageReleases, ReleaseMetadata, holds
@@ -94,8 +95,9 @@ class StatementTable:
 class Releases:
     """A package's known releases, the oldest first."""
 
-    def __init__(self, table: StatementTable) -> None:
+    def __init__(self, table: StatementTable, complete: VersionRange | None = None) -> None:
         self.table = table
+        self.complete = complete  # versions of which all releases are known, whatever `since`
         self.package = table.package
         self.all: tuple[ReleaseMetadata, ...] = tuple(reversed(list(table.package.releases.values())))
         self.versions = tuple(Version(release.version) for release in self.all)
@@ -144,6 +146,15 @@ class Releases:
     def points(self) -> tuple[Atom, ...]:
         """The atoms of the releases."""
         return points(self.versions)
+
+    @cached_property
+    def older(self) -> Atom | None:
+        """The releases before the oldest one that was read; None if all were read."""
+        if self.package.since is None:
+            return None
+        unread = versions_in(f"<{self.package.since}")
+        unread = unread.difference(self.complete) if self.complete else unread
+        return None if unread.is_empty else Atom(UNREAD, range=unread, opaque=True)
 
     def statements(self, among: int, machine: str, extras: frozenset[str] = frozenset()) -> tuple[Statement, ...]:
         """Return the statements of the releases in the mask; one that several of them share, once."""
@@ -204,19 +215,24 @@ class MetadataCache:
         self._known: dict[str, Releases | None] = {}
         self.scans = scans or ScanCache(lambda _: None)
 
-    def add(self, package: PackageReleases) -> None:
-        """Add releases that were read on demand; those that are known stay the same, except for more extras."""
+    def add(self, package: PackageReleases, specifier: str = "") -> None:
+        """Add releases that were read on demand; those that are known stay the same, except for more extras.
+
+        They are all that `specifier` admits, unless the package has a `since`.
+        """
         from imagegen.compat.statement_tables import table_of  # late: results of earlier runs stand for most tables
 
-        known_releases = self.of(package.name)
+        known_releases, complete = self.of(package.name), None if package.since else versions_in(specifier)
         if known_releases:
+            earlier = known_releases.complete
+            complete = earlier.union(complete) if earlier and complete else earlier or complete
             merged = {**package.releases, **known_releases.package.releases}
             for version in package.releases.keys() & known_releases.package.releases.keys():
                 extras = {**package.releases[version].extras, **merged[version].extras}
                 merged[version] = replace(merged[version], extras=extras)
             newest_first = sorted(merged, key=Version, reverse=True)
             package = replace(known_releases.package, releases={version: merged[version] for version in newest_first})
-        self._known[package.name] = Releases(table_of(package))
+        self._known[package.name] = Releases(table_of(package), complete)
 
     def of(self, name: str) -> Releases | None:
         """Return the releases of the package; None if it has no metadata."""

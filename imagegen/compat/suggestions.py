@@ -165,7 +165,8 @@ class _Search:
     def _unknown(self, name: str) -> bool:
         """Return whether a version is requested that is not known: then it has to change."""
         mask = self.masks.get(name, 0)
-        return any(atom.opaque and mask >> position & 1 for position, atom in enumerate(self.problem.atoms[name]))
+        requested = [atom for position, atom in enumerate(self.problem.atoms[name]) if mask >> position & 1]
+        return bool(requested) and all(atom.opaque for atom in requested)
 
     def _assign(self, names: tuple[str, ...]) -> tuple[frozenset[str] | None, Suggestion | None]:
         """Return (None, the nearest choice for all of the names) or (the facts that make it impossible, None)."""

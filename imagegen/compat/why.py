@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from imagegen.compat.evaluate import (
     assumptions,
@@ -33,13 +34,15 @@ _TRIES = 12  # conflicts that are searched for one combination
 class Explanation:
     """The answer. `conflicts` include warnings; `unknown` are sentences about requested names that are not known here.
 
-    `rest` is the answer about the known names; None if all names are unknown.
+    `rest` is the answer about the known names; None if all names are unknown. `unread` are packages of which another
+    release than the known ones would do.
     """
 
     answer: Answer
     conflicts: tuple[Conflict, ...] = ()
     unknown: tuple[str, ...] = ()
     rest: Answer | None = None
+    unread: frozenset[str] = frozenset()
 
     @property
     def kind(self) -> AnswerKind | None:
@@ -74,7 +77,9 @@ def explain(question: Question, knowledge: Knowledge) -> Explanation:
     model = _unknown_model_type(question, knowledge)
     unknown = dict.fromkeys([*sentences, *model])
     whole: Answer = "unknown" if (question.unknown or model) and answer == "compatible" else answer
-    return Explanation(whole, tuple(conflicts.values()), tuple(unknown), None if question.is_unknown else answer)
+    unread = frozenset[str]().union(*(explanation.unread for explanation in explanations))
+    rest = None if question.is_unknown else answer
+    return Explanation(whole, tuple(conflicts.values()), tuple(unknown), rest, unread)
 
 
 def _unknown_model_type(question: Question, knowledge: Knowledge) -> list[str]:
@@ -90,10 +95,12 @@ class _Case:
         self.problem = Problem(rules, facts, metadata, FreeNames(extras=facts.extras))
         self.rules = tuple(self.problem.rules.values())  # these, and those that wheel scans give
         self.masks = self.problem.masks_of(facts)
-        self.known_masks: dict[str, int] = {}  # as `masks`, without atoms of unknown versions
-        for name, mask in (literal for fact_clause in self.problem.fact_clauses for literal in fact_clause.literals):
+        self.known_masks: dict[str, int] = {}  # as `masks`, without atoms of unknown CUDA releases
+        sure_clauses = (clause for clause in self.problem.fact_clauses if clause.origin.kind != "known")
+        for name, mask in (literal for sure_clause in sure_clauses for literal in sure_clause.literals):
             self.known_masks[name] = self.known_masks.get(name, mask) & mask
-        self.missing = [*gaps(self.problem, metadata), *_gaps_of_extras(question, metadata)]
+        self.missing = [*gaps(self.problem, facts, metadata), *_gaps_of_extras(question, metadata)]
+        self.assumed: dict[frozenset[ClauseOrigin], None] = {}  # contradictions if all releases are known
 
     def explain(self) -> Explanation:
         """Return the conflicts of rules that can reject, else of remembered rules and wheels; and the warnings."""
@@ -110,8 +117,12 @@ class _Case:
             return Explanation("unknown", unknown=("the solver exceeded its step limit on this combination",))
         if is_rejected:
             return Explanation("incompatible", tuple(conflicts))
+        doubts = (conflict_of_core(self.problem, self.problem.facts, core) for core in self.assumed)
+        conflicts += [replace(conflict, doubt=True) for conflict in doubts if conflict.rules]
+        unread = frozenset(origin.name for core in self.assumed for origin in core if origin.kind == "known")
         open_ = self.missing or any(conflict.severity == "suspicion" for conflict in conflicts)
-        return Explanation("unknown" if open_ else "compatible", tuple(conflicts), tuple(self.missing))
+        answer: Answer = "unknown" if open_ else "compatible"
+        return Explanation(answer, tuple(conflicts), tuple(self.missing), unread=unread)
 
     def _clauses(self, rules: Iterable[Rule], *, wheels: bool) -> list[Clause]:
         """Return the clauses of facts, statements and these rules; with `wheels`, also statements about wheels."""
@@ -180,6 +191,7 @@ class _Case:
             core = minimal_core(self.problem, [clause for clause in clauses if clause.origin.kind != "known"])
             if not core:
                 self.missing += assumptions(self.problem, first)
+                self.assumed[first] = None
         return core or frozenset()
 
     def _warnings(self, clauses: Sequence[Clause]) -> Iterator[Conflict]:
@@ -210,14 +222,14 @@ def _gaps_of_extras(question: Question, metadata: MetadataCache) -> Iterator[str
             yield f"{name}[{extra}]: {about} known to have this extra, and installers ignore an extra that is absent"
 
 
-def gaps(problem: Problem, metadata: MetadataCache) -> Iterator[str]:
-    """Yield sentences about requested versions of packages or CUDA that are not known here."""
-    cuda, torch = problem.facts.versions.get("cuda"), problem.facts.packages.get("torch")
+def gaps(problem: Problem, facts: Facts, metadata: MetadataCache) -> Iterator[str]:
+    """Yield sentences about versions of packages or CUDA in the facts that are not known here."""
+    cuda, torch = facts.versions.get("cuda"), facts.packages.get("torch")
     own_build = torch is not None and torch.built  # for that CUDA, as on an image of NVIDIA
     if cuda and not own_build and problem.cudas and not any(version in cuda.range for version in problem.cudas):
         known_range = f"{problem.cudas[0]} to {problem.cudas[-1]}"
         yield f"cuda {cuda.text}: of no build for that CUDA anything is known here; those known are of {known_range}"
-    for name, fact in problem.facts.packages.items():
+    for name, fact in facts.packages.items():
         if fact.text == "any version" or fact.built:
             continue
         if metadata.of(name) is None:

@@ -9,23 +9,26 @@ import json
 import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from packaging.specifiers import SpecifierSet
 
 from imagegen.compat import metadata_file
-from imagegen.compat.metadata import PackageReleases
+from imagegen.compat.metadata import PackageReleases, ReleaseMetadata
+from imagegen.compat.torch_pins import TORCH
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError, ImagegenError, MatrixError
 from imagegen.core.net import Client, NotFoundError, package_index, wheel_metadata
 from imagegen.core.net.package_index import DEFAULT, IndexLink
 from imagegen.core.store.cache import Cache
+from imagegen.core.types import parse_requirement
 from imagegen.index_metadata import releases
 from imagegen.oci.documents import digest_of
 
 OFFLINE = "UV_OFFLINE"  # uv's variable: no index is asked
 _SECONDS = 3.0  # for all packages of a question
-_AT_MOST = 10  # releases of one package, the newest that its specifier admits
+_AT_MOST = 10  # releases of one package that its specifier admits
 _PACKAGES = 8  # of one question
 _MISSING = ""  # the record of a package that the index does not have
 _CACHE = Cache("metadata", str)
@@ -33,10 +36,16 @@ _FORMAT = 2  # of the records: 2 has the extras that requested extras include
 
 
 def look_up(
-    requested: Mapping[str, str], context: Context, today: str, extras: Mapping[str, Collection[str]] | None = None
+    requested: Mapping[str, str],
+    context: Context,
+    today: str,
+    extras: Mapping[str, Collection[str]] | None = None,
+    *,
+    spread: bool = False,
 ) -> dict[str, PackageReleases]:
     """Return the packages of `requested` (normalised name -> PEP 440 specifier) that the index has.
 
+    The newest releases are read, with `spread` some of all ages; if more are admitted, `since` is the oldest of those.
     A package is absent from the result if the index does not have it, or does not answer in time. `today` is a date,
     "2026-11-24": a record counts for one day. The requirements of `extras`, by package, are read too.
     """
@@ -47,19 +56,20 @@ def look_up(
         name: (PackageReleases(name, DEFAULT, None, None, tuple(sorted((extras or {}).get(name, ()))), {}), specifier)
         for name, specifier in list(requested.items())[:_PACKAGES]
     }
-    keys = {name: _key(url, package, text, today) for name, (package, text) in packages.items()}
+    keys = {name: _key(url, package, text, today, spread=spread) for name, (package, text) in packages.items()}
     records = {name: _CACHE.get(context.store, key) for name, key in keys.items()}
     texts = {name: record for name, record in records.items() if record is not None}
     if url and (missing := [name for name in keys if name not in texts]):
         context.progress.say(f"asking {DEFAULT} for {', '.join(missing)}")
-        for name, document in _fetch([packages[name] for name in missing], url, context.settings, today).items():
+        requests = [packages[name] for name in missing]
+        for name, document in _fetch(requests, url, context.settings, today, spread=spread).items():
             texts[name] = document
             _save(context, keys[name], document)
     return {name: metadata_file.parse(text.encode(), name=name) for name, text in texts.items() if text != _MISSING}
 
 
-def _key(url: str | None, package: PackageReleases, specifier: str, today: str) -> str:
-    return digest_of(json.dumps([_FORMAT, url, package.name, specifier, today, *package.extras]).encode())
+def _key(url: str | None, package: PackageReleases, specifier: str, today: str, *, spread: bool) -> str:
+    return digest_of(json.dumps([_FORMAT, url, package.name, specifier, today, spread, *package.extras]).encode())
 
 
 def _save(context: Context, key: str, text: str) -> None:
@@ -70,7 +80,7 @@ def _save(context: Context, key: str, text: str) -> None:
 
 
 def _fetch(
-    requested: Sequence[tuple[PackageReleases, str]], url: str, settings: Settings, today: str
+    requested: Sequence[tuple[PackageReleases, str]], url: str, settings: Settings, today: str, *, spread: bool
 ) -> dict[str, str]:
     """Return name -> the file of its metadata; a package whose reading failed is absent."""
     deadline = time.monotonic() + _SECONDS
@@ -78,7 +88,7 @@ def _fetch(
         pool = ThreadPoolExecutor(len(requested), thread_name_prefix="on-demand")
         try:
             jobs = {
-                package.name: pool.submit(_read, package, specifier, client, url, today, deadline)
+                package.name: pool.submit(_read, package, specifier, client, url, today, deadline, spread=spread)
                 for package, specifier in requested
             }
             return {name: text for name, job in jobs.items() if (text := job.result()) is not None}
@@ -88,7 +98,7 @@ def _fetch(
 
 
 def _read(
-    package: PackageReleases, specifier: str, client: Client, url: str, today: str, deadline: float
+    package: PackageReleases, specifier: str, client: Client, url: str, today: str, deadline: float, *, spread: bool
 ) -> str | None:
     name = package.name
 
@@ -98,11 +108,33 @@ def _read(
         return wheel_metadata.fetch(client, link, name, version)
 
     try:
-        links = releases.newest(name, package_index.project(client, url, name), SpecifierSet(specifier), _AT_MOST)
-        text = metadata_file.dumps(releases.read(package, links, fetch, today)).decode() if links else _MISSING
-        metadata_file.parse(text.encode(), name=name) if links else None
+        project = package_index.project(client, url, name)
+        links, oldest = releases.select(name, project, SpecifierSet(specifier), _AT_MOST, spread=spread)
+        text = _MISSING
+        if links:
+            known = replace(releases.read(package, links, fetch, today), since=oldest)
+            text = metadata_file.dumps(_witnesses(known) if spread else known).decode()
+            metadata_file.parse(text.encode(), name=name)
     except NotFoundError:
         return _MISSING
     except (FetchError, MatrixError):
         return None
     return text
+
+
+def _witnesses(package: PackageReleases) -> PackageReleases:
+    """Return the package without releases of which the metadata does not show what they work with.
+
+    These have only an sdist, or are compiled with a torch that they do not pin.
+    """
+    shown = {version: release for version, release in package.releases.items() if _shows_torch(release)}
+    oldest = next(reversed(package.releases))
+    return package if len(shown) == len(package.releases) else replace(package, releases=shown, since=oldest)
+
+
+def _shows_torch(release: ReleaseMetadata) -> bool:
+    required = [
+        requirement for text in release.requires or () if (requirement := parse_requirement(text)).name == TORCH
+    ]
+    is_pinned = all(str(requirement.specifier).startswith("==") for requirement in required)
+    return release.requires is not None and (is_pinned or any(tag.endswith("-any") for tag in release.wheels))

@@ -77,15 +77,26 @@ def read(
     return PackageReleases(requested.name, requested.index, today, requested.since, requested.extras, ordered)
 
 
-def newest(package: str, links: Iterable[IndexLink], within: SpecifierSet, at_most: int) -> list[IndexLink]:
-    """Return the links of the newest releases that the specifier admits; pre-releases only if there is nothing else."""
+def select(
+    package: str, links: Iterable[IndexLink], within: SpecifierSet, at_most: int, *, spread: bool = False
+) -> tuple[list[IndexLink], str | None]:
+    """Return the links of the newest releases that the specifier admits; pre-releases only if there is nothing else.
+
+    With `spread`, they are of all ages, and the last of their minor series. The second value is the oldest of them if
+    more releases are admitted.
+    """
     admitted = {
         version: files
         for version, files in _by_version(package, links).items()
         if within.contains(version, prereleases=True)
     }
-    final = [version for version in admitted if not version.is_prerelease] or list(admitted)
-    return [link for version in sorted(final, reverse=True)[:at_most] for link in admitted[version].links]
+    final = sorted([version for version in admitted if not version.is_prerelease] or admitted, reverse=True)
+    chosen = final[:at_most]
+    if spread and len(final) > at_most:
+        last = list({version.release[:2]: version for version in reversed(final)}.values())[::-1]
+        chosen = [last[number * len(last) // at_most] for number in range(at_most)] if len(last) > at_most else last
+    oldest = str(chosen[-1]) if len(chosen) < len(final) else None
+    return [link for version in chosen for link in admitted[version].links], oldest
 
 
 def _by_version(package: str, links: Iterable[IndexLink]) -> dict[Version, _Files]:

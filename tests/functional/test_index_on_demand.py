@@ -157,3 +157,36 @@ def test_a_release_that_came_after_the_shipped_metadata_is_read(
     offer(index, "peft", "99.0")
     assert run("why", "peft==99.0", "torch==2.9.1").code == 1
     assert run("why", "peft==99.0", "torch==2.8.0").code == 0
+
+
+def test_releases_before_the_shipped_metadata_are_asked_of_the_index(
+    run: Run, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", index.url)
+    offer(index, "tokenizers", "0.13.3", requires="urllib3")
+    offer(index, "transformers", *(f"4.{minor}.{patch}" for minor in range(50) for patch in (0, 1)), requires="pip")
+    for minor in range(30, 36):
+        content = metadata("transformers", f"4.{minor}.1", "tokenizers<0.14")
+        index.beside(f"transformers-4.{minor}.1-py3-none-any.whl", content)
+    ended = run("why", "transformers", "tokenizers==0.13.3", "--json")
+    assert (ended.code, json.loads(ended.out)["conflicts"]) == (0, [])
+    asked = {path.rpartition("/")[2].split("-")[1] for _, path, _ in index.requested if path.endswith(".metadata")}
+    assert "4.44.1" in asked
+    assert len(asked) <= 11
+    assert not {version for version in asked if version.startswith(("4.45", "4.46"))}
+
+
+def test_older_releases_stay_unknown_offline(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    ended = run("why", "vllm", "torch==2.4.0", "numpy>=2", "--json")
+    assert (ended.code, json.loads(ended.out)["verdict"]) == (2, "unknown")
+
+
+def test_a_package_of_which_only_the_newest_releases_are_read_is_not_refused(index: Index, tmp_path: Path) -> None:
+    offer(index, "pack", *(f"1.{minor}" for minor in range(20)))
+    here = context(index, tmp_path)
+    assert on_demand.look_up({"pack": ""}, here, TODAY)["pack"].since == "1.10"
+    assert on_demand.look_up({"pack": ">=1.15"}, here, TODAY)["pack"].since is None
+    ages = on_demand.look_up({"pack": ""}, here, TODAY, spread=True)["pack"]
+    assert list(ages.releases) == [f"1.{minor}" for minor in range(19, -1, -2)]
+    assert ages.since == "1.1"

@@ -472,3 +472,38 @@ def test_no_combination_that_works_is_nearer(world: World, rules: list[Rule], re
         assert explain(_ask({**requested, **each.changes}), Knowledge(rules, _library(world))).answer == "compatible"
     if found:
         assert (found[0].cost, found[0].distance) == min(costs)
+
+
+def test_releases_before_the_oldest_that_was_read_are_unknown_and_not_absent() -> None:
+    read = package("datasets", {"3.0": ["arrow>=15"], "4.0": ["arrow>=15"]})
+    arrow = package("arrow", {"11.0": (), "15.0": ()})
+    requested = question(datasets="", arrow="<12")
+    assert explain(requested, Knowledge([], library(read, arrow))).answer == "incompatible"
+    cut_off = library(replace(read, since="3.0"), arrow)
+    found = explain(requested, Knowledge([], cut_off))
+    assert (found.answer, found.unread) == ("unknown", {"datasets"})
+    assert [conflict.severity for conflict in found.conflicts] == ["suspicion"]
+    assert explain(question(datasets="<4", arrow="<12"), Knowledge([], cut_off)).answer == "unknown"
+    assert explain(question(datasets=">=3", arrow="<12"), Knowledge([], cut_off)).answer == "incompatible"
+    assert explain(question(datasets="==3.0", arrow="<12"), Knowledge([], cut_off)).answer == "incompatible"
+
+
+def test_a_rule_about_all_known_releases_does_not_refuse_older_ones() -> None:
+    read = replace(package("trl", {"0.9": (), "1.0": ()}), since="0.9")
+    rules = [rule("new", {"trl": ">=0.9"}, {"torch": ">=2"})]
+    requested = question(trl="", torch="==1.13")
+    known = library(read, package("torch", {"1.13": (), "2.0": ()}))
+    assert explain(requested, Knowledge(rules, known)).answer == "unknown"
+    assert explain(question(trl=">=0.9", torch="==1.13"), Knowledge(rules, known)).answer == "incompatible"
+
+
+def test_older_releases_that_were_read_count_and_those_between_them_are_unknown() -> None:
+    metadata = library(replace(package("pack", {"3.0": ["arrow>=15"]}), since="3.0"), package("arrow", {"11.0": ()}))
+    metadata.add(replace(package("pack", {"2.0": ["arrow>=14"], "1.0": ["arrow>=13"]}), since="1.0"), "<3.0")
+    requested = question(pack="", arrow="==11.0")
+    found = explain(requested, Knowledge([], metadata))
+    assert (found.answer, [text for text in found.unknown if "3.0 to 3.0" in text]) == ("unknown", list(found.unknown))
+    metadata.add(package("pack", {"1.0": ["arrow>=13"]}), "<3.0")  # these are all
+    assert explain(requested, Knowledge([], metadata)).answer == "incompatible"
+    metadata.add(package("pack", {"0.5": ["arrow"]}), "==0.5")
+    assert explain(requested, Knowledge([], metadata)).answer == "compatible"
