@@ -7,10 +7,11 @@ from imagegen.core.deferred import lazy_names
 if TYPE_CHECKING:
     from imagegen.compat.api import api_rules
     from imagegen.compat.builds import choose_builds
+    from imagegen.compat.cells import answer_each, cell_answer
     from imagegen.compat.check import check_rules, unconfirmed
     from imagegen.compat.completion import complete_names, replace_base_torch
     from imagegen.compat.demands import demands_of, load_demands
-    from imagegen.compat.evaluate import answer_each, evaluate_on_gpus, judge, minimum_version, rule_constraints
+    from imagegen.compat.evaluate import evaluate_on_gpus, judge, minimum_version, rule_constraints
     from imagegen.compat.facts import Fact, Facts
     from imagegen.compat.knowledge import Knowledge
     from imagegen.compat.knowledge_files import KnowledgeFiles
@@ -38,6 +39,7 @@ __all__ = [
     "Verdict",
     "answer_each",
     "api_rules",
+    "cell_answer",
     "check_rules",
     "choose_builds",
     "complete_names",
@@ -62,10 +64,11 @@ __getattr__ = lazy_names(
     {
         "api": ("api_rules",),
         "builds": ("choose_builds",),
+        "cells": ("answer_each", "cell_answer"),
         "check": ("check_rules", "unconfirmed"),
         "completion": ("complete_names", "replace_base_torch"),
         "demands": ("demands_of", "load_demands"),
-        "evaluate": ("answer_each", "evaluate_on_gpus", "judge", "minimum_version", "rule_constraints"),
+        "evaluate": ("evaluate_on_gpus", "judge", "minimum_version", "rule_constraints"),
         "facts": ("Fact", "Facts"),
         "knowledge": ("Knowledge",),
         "knowledge_files": ("KnowledgeFiles",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import or_
@@ -11,13 +11,13 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imagegen.compat.clauses import Literal, clauses
-from imagegen.compat.facts import Fact, Facts, linked_rules, on_each_gpu, rules_in_context
+from imagegen.compat.facts import Facts, linked_rules, on_each_gpu, rules_in_context
 from imagegen.compat.knowledge import Knowledge, RuleSubject
-from imagegen.compat.problem import FreeNames, Problem
-from imagegen.compat.rule import ENV, NO_CUDA, Rule, is_surrounding
+from imagegen.compat.problem import Problem
+from imagegen.compat.rule import ENV, Rule, is_surrounding
 from imagegen.compat.solve import Clause, ClauseOrigin, Contradiction, State, smallest, solve
 from imagegen.compat.sources import rules_about
-from imagegen.compat.verdict import WORST_FIRST, CellAnswer, Conflict, Verdict
+from imagegen.compat.verdict import WORST_FIRST, Conflict, Verdict
 
 
 def rule_constraints(rules: Iterable[Rule], facts: Facts) -> tuple[str, ...]:
@@ -204,100 +204,3 @@ def _rule_of_statement(problem: Problem, origin: ClauseOrigin, blamed: Iterable[
 
 def _satisfied(rule_clauses: Iterable[Clause], allowed: dict[str, int]) -> bool:
     return all(any(not allowed[name] & ~mask for name, mask in clause.literals) for clause in rule_clauses)
-
-
-def answer_each(facts_of_cells: Mapping[str, Facts], knowledge: Knowledge) -> dict[str, CellAnswer]:
-    """Return the answer for each cell by its facts before resolution, by cell id. Similar cells share a problem."""
-    groups: dict[object, dict[str, Facts]] = {}
-    for cell_id, facts in facts_of_cells.items():
-        has_cuda = facts.names.get("cuda") != NO_CUDA
-        key = has_cuda, tuple(sorted(facts.extras.items())), facts.accepts, facts.overrides
-        groups.setdefault(key, {})[cell_id] = facts
-    answers: dict[str, CellAnswer] = {}
-    for group in groups.values():
-        problem = SharedProblem(tuple(group.values()), knowledge)
-        answers |= {cell_id: problem.answer(facts) for cell_id, facts in group.items()}
-    return answers
-
-
-class SharedProblem:
-    """The problem that several cells share, with the names of all of them and without the facts of each.
-
-    All of the cells have CUDA, or none has, since rules about GPUs do not count without CUDA. They require the same
-    extras, accept the same rules and have the same overrides.
-    """
-
-    def __init__(self, facts_of_cells: Sequence[Facts], knowledge: Knowledge) -> None:
-        first = facts_of_cells[0]
-        packages = {name: Fact.within("") for facts in facts_of_cells for name in facts.packages}
-        without = {"cuda": NO_CUDA} if first.names.get("cuda") == NO_CUDA else {}
-        scope = FreeNames(frozenset(packages), _required(facts_of_cells), _candidates(facts_of_cells), first.extras)
-        facts = Facts(packages, {}, without, closed=False, accepts=first.accepts, overrides=first.overrides)
-        rules = rules_about(RuleSubject("cell", facts, knowledge))
-        self.problem = Problem(rules, facts, knowledge.metadata, scope)
-        binding = {ClauseOrigin("rule", rule.id) for rule in self.problem.rules.values() if rule.binding}
-        sure = [clause for clause in self.problem.clauses if clause.origin in binding or clause.origin.kind == "stated"]
-        self.doubts = [clause for clause in self.problem.clauses if clause.origin.kind == "wheels"]
-        for rule in self.problem.rules.values():
-            self.doubts += self.problem.clauses_of_rule(rule) if rule.evidence == "remembered" else []
-        self.clauses = sure
-        self.state = State.of(self.problem.domains, sure)
-        self.state.propagate(sure)
-
-    def answer(self, facts: Facts) -> CellAnswer:
-        """Evaluate a cell by unit propagation. A conflict is certain; search may find others."""
-        masks = self.problem.masks_of(facts)
-        mark = len(self.state.steps)
-        try:
-            if broken := self.state.propagate(clauses := self.problem.clauses_of(masks)):
-                return CellAnswer("incompatible", self._reason(broken, clauses, facts))
-            answers = [
-                self._on(facts_on_gpu, clauses, self.problem.known_clauses(masks))
-                for facts_on_gpu in on_each_gpu(facts)
-            ]
-            return min(answers, key=lambda candidate: WORST_FIRST.index(candidate.answer))
-        finally:
-            self.state.undo(mark)
-
-    def _on(self, facts: Facts, clauses: Sequence[Clause], known_clauses: Sequence[Clause]) -> CellAnswer:
-        """Evaluate the cell on one GPU, after its other facts were propagated."""
-        mark = len(self.state.steps)
-        gpu = [("gpu", self.problem.admitted("gpu", facts.versions["gpu"]))] if "gpu" in facts.versions else []
-        clauses = [*clauses, *self.problem.clauses_of(dict(gpu))]
-        try:
-            if broken := self.state.propagate(clauses[-1:] if gpu else []):
-                return CellAnswer("incompatible", self._reason(broken, clauses, facts))
-            for doubt in self.doubts:
-                if not any(self.state.domains[name] & mask for name, mask in doubt.literals):
-                    return CellAnswer("unknown", self._reason(doubt, clauses, facts))
-            if broken := self.state.propagate(known_clauses):
-                origins = self.state.explain(broken.literals, broken.origin).origins
-                return CellAnswer("unknown", "; ".join(assumptions(self.problem, origins)))
-            return CellAnswer("compatible")
-        finally:
-            self.state.undo(mark)
-
-    def _reason(self, broken: Clause, clauses: Sequence[Clause], facts: Facts) -> str:
-        origins = self.state.explain(broken.literals, broken.origin).origins
-        needed = smallest(self.problem.domains, [*clauses, *self.clauses, broken], origins)
-        return " ".join(rule.because for rule in conflict_of_core(self.problem, facts, needed).rules)
-
-
-def _required(facts_of_cells: Iterable[Facts]) -> dict[str, tuple[Fact, ...]]:
-    """Return the distinct facts about each package."""
-    facts_by_text: dict[str, dict[tuple[str, bool], Fact]] = {}
-    for facts in facts_of_cells:
-        for name, fact in facts.packages.items():
-            facts_by_text.setdefault(name, {})[fact.text, fact.built] = fact
-    return {name: tuple(distinct.values()) for name, distinct in facts_by_text.items()}
-
-
-def _candidates(facts_of_cells: Sequence[Facts]) -> dict[str, tuple[str, ...]]:
-    candidates: dict[str, set[str]] = {name: set() for name in ("cuda", "python", "glibc", "base", "platform", "gpu")}
-    for facts in facts_of_cells:
-        for name in ("cuda", "python", "glibc"):
-            candidates[name] |= {facts.versions[name].text} if name in facts.versions else set()
-        candidates["base"].add(facts.names["base"])
-        candidates["platform"].add(facts.names["platform"])
-        candidates["gpu"] |= {gpu.capability for gpu in facts.gpus}
-    return {name: tuple(sorted(values)) for name, values in candidates.items()}

@@ -33,6 +33,7 @@ class Fact:
     local: str | None = None
     version: Version | None = None  # if only one is possible
     built: bool = False  # from sources: metadata and scans of its release do not count
+    described: bool = False  # a recipe states its requirements
 
     @classmethod
     def exactly(cls, text: str) -> Fact:

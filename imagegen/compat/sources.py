@@ -44,7 +44,7 @@ RULE_SOURCES = (
     RuleSource(_binding_shared_names, ("cell", "lock")),
     RuleSource(builds.rules, ("question", "suggestion")),
     RuleSource(builds.unscanned_rules, ("suggestion",)),
-    RuleSource(overrides.rules, ("question", "suggestion"), in_context=False),
+    RuleSource(overrides.rules, ("question", "suggestion", "cell"), in_context=False),
     RuleSource(_card_hosts, ("question", "suggestion")),
     RuleSource(scans.locked_rules, ("lock",)),
     RuleSource(scans.rules, ("package",)),

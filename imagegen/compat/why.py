@@ -99,7 +99,7 @@ class _Case:
         sure_clauses = (clause for clause in self.problem.fact_clauses if clause.origin.kind != "known")
         for name, mask in (literal for sure_clause in sure_clauses for literal in sure_clause.literals):
             self.known_masks[name] = self.known_masks.get(name, mask) & mask
-        self.missing = [*gaps(self.problem, facts, metadata), *_gaps_of_extras(question, metadata)]
+        self.missing = [*gaps(self.problem, facts), *_gaps_of_extras(question, metadata)]
         self.assumed: dict[frozenset[ClauseOrigin], None] = {}  # contradictions if all releases are known
 
     def explain(self) -> Explanation:
@@ -222,7 +222,7 @@ def _gaps_of_extras(question: Question, metadata: MetadataCache) -> Iterator[str
             yield f"{name}[{extra}]: {about} known to have this extra, and installers ignore an extra that is absent"
 
 
-def gaps(problem: Problem, facts: Facts, metadata: MetadataCache) -> Iterator[str]:
+def gaps(problem: Problem, facts: Facts) -> Iterator[str]:
     """Yield sentences about versions of packages or CUDA in the facts that are not known here."""
     cuda, torch = facts.versions.get("cuda"), facts.packages.get("torch")
     own_build = torch is not None and torch.built  # for that CUDA, as on an image of NVIDIA
@@ -232,7 +232,8 @@ def gaps(problem: Problem, facts: Facts, metadata: MetadataCache) -> Iterator[st
     for name, fact in facts.packages.items():
         if fact.text == "any version" or fact.built:
             continue
-        if metadata.of(name) is None:
+        releases = problem.releases.get(name)
+        if releases is None and not fact.described:
             yield f"{name} {fact.text}: nothing is known here of the releases of {name}"
-        elif not any(version in fact.range for version in problem.releases[name].versions):
+        elif releases and not any(version in fact.range for version in releases.versions):
             yield f"{name} {fact.text}: no such release is known here; {known_span(problem, name)}"

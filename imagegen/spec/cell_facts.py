@@ -16,6 +16,7 @@ from imagegen.spec.model import Cell, Requirement
 def facts_of_cell(cell: Cell) -> Facts:
     """Return the facts before resolution: ranges, and labels that the cell's indexes will give."""
     packages = {requirement.component.package: _required(requirement) for requirement in cell.requirements}
+    packages |= {name: replace(packages[name], described=True) for name in packages.keys() & cell.recipes.keys()}
     env = {variable.name: variable.value for variable in cell.env}
     return in_cell(facts_on(packages, cell.axes, cell.base.name, cell.base.glibc, env, closed=False), cell)
 
