@@ -21,7 +21,8 @@ from imagegen.app.entries import entry_path, trial, write_entry
 from imagegen.app.matrices import Matrices
 from imagegen.app.project import ProjectContext
 from imagegen.app.session import Session
-from imagegen.compat import CellAnswer
+from imagegen.app.why import answer_by_environment
+from imagegen.compat import CellAnswer, cell_answer
 
 # The files that `imagegen init` looks for; lock files come before declarations.
 from imagegen.compat.rule import NO_CUDA, cuda_version
@@ -154,7 +155,7 @@ def write_imported(
         raise malformed("this is too much for an image", source, why, "import a part of it")
     with _tried(session, path, trial_text, source) as tried:
         cell = tried.matrices.matrix.select_one(image)
-        answer = tried.judge.cell_answers([cell])[cell.id]
+        answer = cell_answer(answer_by_environment(tried, [image], (), "")[""].answer.explanation)
     write_entry(path, text(override=False))
     return Imported(path, name, cell, platform, recovered, omissions, answer)
 

@@ -9,12 +9,13 @@ from imagegen import compat as compatibility
 from imagegen import spec as matrix
 from imagegen.app.matrices import Matrices
 from imagegen.app.project import ProjectContext
-from imagegen.compat.verdict import reasons_of
+from imagegen.compat.question import Question
+from imagegen.compat.verdict import Verdict
 from imagegen.core.errors import IncompatibleError, LockError, ProjectFileError
 from imagegen.spec.model import Cell
 
 if TYPE_CHECKING:
-    from imagegen.compat import CellAnswer, Conflict, Facts, Verdict
+    from imagegen.compat import CellAnswer, Conflict, Facts
 
 
 class Judge:
@@ -44,20 +45,14 @@ class Judge:
         return answers
 
     def _stack_answer(self, cell: Cell) -> CellAnswer:
-        """Return the answer of the rules about the packages of the cell's lock file: as they judge a lock of the cell.
-
-        The requirements between packages are up to the program that wrote the file.
-        """
         try:
             facts = self.facts_of(cell)
         except (LockError, ProjectFileError) as error:
             return compatibility.CellAnswer("unknown", error.summary)
-        verdict = self.verdict(facts)
-        refused, reasons = verdict.answer == "incompatible", reasons_of(verdict.answer, verdict.conflicts)
-        return compatibility.CellAnswer("incompatible" if refused else "unknown" if reasons else "compatible", reasons)
+        return compatibility.answer_each({cell.id: facts}, self._matrices.knowledge)[cell.id]
 
     def facts_of(self, cell: Cell) -> Facts:
-        """Return the facts of a cell before it is locked: of the lock file that it takes, else of its requirements.
+        """Return the facts of a cell before it is locked, which every verdict on the cell is about.
 
         Raises LockError, ProjectFileError.
         """
@@ -65,7 +60,16 @@ class Judge:
             return matrix.facts_of_cell(cell)
         from imagegen.lock.stack import facts_of_stack  # late: few cells have such a file
 
-        return facts_of_stack(cell, self._project.directory)
+        return facts_of_stack(cell, self._project.directory, self._matrices.knowledge_files.metadata)
+
+    def require_acceptable(self, cell: Cell) -> None:
+        """Raise IncompatibleError if the cell breaks, or if its own lock file has versions that pip refuses.
+
+        uv decides about requirements between packages of other cells. Raises as `facts_of`.
+        """
+        explanation = compatibility.explain(Question({}, self.facts_of(cell)), self._matrices.knowledge)
+        if explanation.kind == "breaks" or cell.stack:
+            self.require_accepted(cell, Verdict(explanation.answer, explanation.conflicts))
 
     def require_compatible(self, cell: Cell, facts: Facts) -> None:
         """Raise IncompatibleError when a rule rejects the cell; keep warnings for `print_warnings`."""

@@ -119,7 +119,7 @@ def resolve_cell(session: Session, cell: Cell, previous: Lock | None, options: L
     """Resolve the cell. Raises IncompatibleError if a rule rejects the cell or the result, and as `facts_of` of the
     session and `lock_cell`.
     """
-    session.judge.require_compatible(cell, session.judge.facts_of(cell))
+    session.judge.require_acceptable(cell)
     try:
         locked = lock_cell(lock_request(session.matrices, cell, options), previous)
     except LockError as error:

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from imagegen.app.cell_states import CellStatus
-from imagegen.app.matrices import Matrices
 from imagegen.app.session import Session
 from imagegen.app.states import CellState, cell_state
 from imagegen.compat.answers import QuestionAnswer, answer
-from imagegen.compat.verdict import CellAnswer, reasons_of
+from imagegen.compat.cells import cell_answer
 from imagegen.spec.model import Cell
 from imagegen.spec.questions import split_cell
 
@@ -43,27 +42,15 @@ def answer_by_environment(
         }
     answers = {}
     for environment_name, (subject, subject_words) in subjects.items():
-        known = _with_locked_versions(session.matrices, subject) if subject and subject.stack else None
-        question_answer = answer(session.matrices, subject_words, sets, model, known)
+        facts = session.judge.facts_of(subject) if subject else None
+        question_answer = answer(session.matrices, subject_words, sets, model, facts)
         answers[environment_name] = WhyAnswer(question_answer, _state(session, subject, question_answer))
     return answers
 
 
-def _with_locked_versions(matrices: Matrices, cell: Cell) -> Cell:
-    """Return the cell with the versions of the lock file that is its stack."""
-    from imagegen.lock.stack import with_known_versions  # late: few cells have such a file
-
-    return with_known_versions(cell, matrices.project.directory, matrices.knowledge_files.metadata)
-
-
 def _state(session: Session, cell: Cell | None, question_answer: QuestionAnswer) -> CellState | None:
     """Return the state of the cell that is asked about; a changed one has no lock, and on another base none at all."""
-    question, explanation = question_answer.question, question_answer.explanation
+    question, whole = question_answer.question, cell_answer(question_answer.explanation)
     if cell is None or "base" in question.requested:
         return None
-    unknown = "" if explanation.answer == "incompatible" else " ".join(explanation.unknown)
-    reasons = unknown or reasons_of(explanation.answer, explanation.conflicts)
-    cell_answer = CellAnswer(explanation.answer, reasons)
-    if question.requested:
-        return cell_state(cell_answer)
-    return CellStatus(session, cell, cell_answer).state
+    return cell_state(whole) if question.requested else CellStatus(session, cell, whole).state

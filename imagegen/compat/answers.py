@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from imagegen.compat.completion import complete, complete_names
+from imagegen.compat.facts import Facts
 from imagegen.compat.knowledge import Knowledge
 from imagegen.compat.knowledge_files import KnowledgeFiles
 from imagegen.compat.question import Question, missing_metadata, requested_extras
@@ -19,7 +20,6 @@ from imagegen.compat.suggestions import suggest
 from imagegen.compat.why import Explanation, explain
 from imagegen.core.context import Context
 from imagegen.spec.cells import Matrix
-from imagegen.spec.model import Cell
 from imagegen.spec.questions import parse_question, platform_choices, vocabulary_of
 from imagegen.wheels.compiling import NeededBuild, needed_builds
 
@@ -66,13 +66,13 @@ class QuestionAnswer(NamedTuple):
 
 
 def answer(
-    sources: Sources, words: Sequence[str], sets: Sequence[str] = (), model: str = "", cell: Cell | None = None
+    sources: Sources, words: Sequence[str], sets: Sequence[str] = (), model: str = "", facts: Facts | None = None
 ) -> QuestionAnswer:
     """Return the answer about the words and `--set` options for a model type ("": none).
 
-    `cell` replaces the cell of the matrix that the words name. Raises UsageError, MatrixError.
+    `facts` are as in `parse_question`. Raises UsageError, MatrixError.
     """
-    question = _parse(sources, words, sets, cell)
+    question = _parse(sources, words, sets, facts)
     question = replace(complete(question, sources.knowledge), model=model)
     explanation = explain(question, sources.knowledge)
     asked: set[str] = set()
@@ -83,10 +83,10 @@ def answer(
     return QuestionAnswer(question, explanation, nearest)
 
 
-def _parse(sources: Sources, words: Sequence[str], sets: Sequence[str], cell: Cell | None) -> Question:
+def _parse(sources: Sources, words: Sequence[str], sets: Sequence[str], facts: Facts | None) -> Question:
     """Return the question; the index is asked for the packages and releases that are not known here."""
     matrix = sources.matrix
-    parse = partial(parse_question, words, sets, matrix, cell=cell)
+    parse = partial(parse_question, words, sets, matrix, facts=facts)
     metadata, harvested = sources.knowledge_files.metadata, sorted(sources.knowledge_files.harvested)
     typed = question = complete_names(parse(vocabulary_of(matrix, harvested)), metadata)
     asked: set[str] = set()
@@ -122,7 +122,8 @@ def _read_older(sources: Sources, question: Question, names: Collection[str]) ->
     metadata, bounds = sources.knowledge_files.metadata, {}
     for name in sorted(names):
         if (releases := metadata.of(name)) and releases.older:
-            requested = question.requested.get(name, "").partition("+")[0]
+            text = question.facts.packages[name].text if name in question.facts.packages else ""
+            requested = "" if text[:1].isalnum() else text
             bounds[name] = ",".join(filter(None, [f"<{releases.package.since}", requested]))
     return bool(bounds and _read(sources, question, bounds, spread=True))
 

@@ -15,6 +15,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from imagegen.compat import Fact, Facts, MetadataCache
+from imagegen.compat.rule import Override
 from imagegen.core import data, git
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError, ImagegenError, Location, LockError
@@ -34,7 +35,7 @@ from imagegen.projects.locks import PylockFile, UvLockFile, read_pylock, read_uv
 from imagegen.projects.model import MarkerTarget, read_text
 from imagegen.projects.uv_lock import DistributionFile, GitCommit, Root, UvPackage
 from imagegen.spec.cell_facts import facts_of_cell
-from imagegen.spec.model import Cell, Component, GitSource, Requirement, Sdist, StackFile
+from imagegen.spec.model import Cell, GitSource, Sdist, StackFile
 
 _DEFAULT_GROUP = "dev"  # that `uv sync` installs by default (uv's documentation of dependency groups)
 _NAMED = 5  # packages in a message
@@ -99,6 +100,13 @@ class ProjectStack:
             choice=f"as {self.declared.path} has it",
             sdists=sdists,
         )
+
+    @property
+    def overrides(self) -> tuple[Override, ...]:
+        """The packages whose requirements the project overrides, each with any version: the file has the versions."""
+        declared = self.file.lock.manifest.overrides if isinstance(self.file, UvLockFile) else ()
+        because = f"An override of {self.declared.path}."
+        return tuple(Override(name, "", because=because) for name in sorted({override.name for override in declared}))
 
     def packages(self, cell: Cell, target: WheelTarget) -> tuple[StackPackage, ...]:
         """Return the packages that the file selects, sorted by name. Raises LockError as `contents`."""
@@ -246,42 +254,24 @@ class ProjectStack:
         return Sdist(version, (), uv_lock.build_requires(project))
 
 
-def facts_of_stack(cell: Cell, project: Path) -> Facts:
-    """Return the facts that the lock of a cell with a stack will have: each package in the version of the file.
+def facts_of_stack(cell: Cell, project: Path, metadata: MetadataCache) -> Facts:
+    """Return the facts of a cell with a stack: its packages in the versions of the lock file, and the file's overrides.
 
-    Raises LockError, ProjectFileError.
+    A commit is not a release, whatever its version; and the file may have releases that `metadata` lacks, so that only
+    their versions count. Raises LockError, ProjectFileError.
     """
-    facts = {package.name: Fact.exactly(package.version) for package in _installed(cell, project) if package.version}
-    return replace(facts_of_cell(cell), packages=facts, closed=True)
-
-
-def with_known_versions(cell: Cell, project: Path, library: MetadataCache) -> Cell:
-    """Return a cell with a stack that requires the versions of its lock file, as far as something is known of them.
-
-    A question about a release of which nothing is known has no answer, so other packages are as the cell requires them,
-    or left out. Raises LockError, ProjectFileError.
-    """
-    assert cell.stack  # noqa: S101 - the caller passes only such cells
-    requirement_of = {requirement.component.package: requirement for requirement in cell.requirements}
-    for package in _installed(cell, project):
-        releases, specifier = library.of(package.name), f"=={package.version}"
-        if releases is None or package.version is None or package.commit:
-            continue  # a commit is not a release, whatever its version
-        if package.name in requirement_of:
-            requirement_of[package.name] = replace(requirement_of[package.name], specifier=specifier)
-        elif releases.within(Fact.requested(specifier)):
-            component = Component(package.name, package.name, "", (), declared=False)
-            requirement_of[package.name] = Requirement(
-                component, specifier, f"{cell.stack.path} has it.", package_index.DEFAULT
-            )
-    return replace(cell, requirements=tuple(requirement_of[name] for name in sorted(requirement_of)))
-
-
-def _installed(cell: Cell, project: Path) -> list[StackPackage]:
-    """Return the packages of the cell's lock file that are none of the project's own."""
     assert cell.stack  # noqa: S101 - the caller passes only such cells
     target = WheelTarget.of(cell.platform, cell.base.glibc, cell.interpreter.version or cell.python)
-    return [package for package in read_stack(cell.stack, project).packages(cell, target) if package.local is None]
+    stack, facts = read_stack(cell.stack, project), facts_of_cell(cell)
+    packages = dict(facts.packages)
+    for package in stack.packages(cell, target):
+        if package.local is None and package.version:
+            fact, releases = Fact.requested(f"=={package.version}", ""), metadata.of(package.name)
+            is_asked = releases is not None and package.name in facts.packages  # its release has to be known
+            is_known = releases is not None and bool(releases.within(fact))
+            packages[package.name] = replace(fact, built=bool(package.commit) or not (is_known or is_asked))
+    overrides = {override.package: override for override in (*stack.overrides, *cell.overrides)}
+    return replace(facts, packages=packages, overrides=tuple(overrides[name] for name in sorted(overrides)))
 
 
 def locate_missing(error: MissingFiles, path: Path) -> None:

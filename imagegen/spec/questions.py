@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from packaging.version import Version
 
+from imagegen.compat.facts import Facts
 from imagegen.compat.question import NamedCell, Question, parse_words
 from imagegen.compat.rule import NO_GLIBC, SURROUNDINGS, cuda_version
 from imagegen.compat.suggestions import PlatformChoices
@@ -36,17 +37,17 @@ def split_cell(words: Sequence[str], matrix: Matrix) -> tuple[Cell | None, str, 
 
 
 def parse_question(
-    words: Sequence[str], sets: Sequence[str], matrix: Matrix, vocabulary: Vocabulary, cell: Cell | None = None
+    words: Sequence[str], sets: Sequence[str], matrix: Matrix, vocabulary: Vocabulary, facts: Facts | None = None
 ) -> Question:
     """Return the question of the words, one of which may name a cell, and of `--set` options. Raises UsageError.
 
-    `cell` replaces the cell of the matrix that the word names.
+    `facts` are the facts of the cell that the word names, if its requirements do not state them.
     """
-    matrix_cell, name, words = split_cell(words, matrix)
-    if (cell := cell or matrix_cell) is None:
+    cell, name, words = split_cell(words, matrix)
+    if cell is None:
         return parse_words(words, sets, vocabulary)
     by_platform = {other.platform: other.id for other in matrix.on_platforms(cell, "all")}
-    named = NamedCell(cell.id, facts_of_cell(cell), by_platform, name == cell.id)
+    named = NamedCell(cell.id, facts or facts_of_cell(cell), by_platform, name == cell.id)
     return parse_words(words, sets, vocabulary, named)
 
 
