@@ -9,13 +9,11 @@ from imagegen import compat as compatibility
 from imagegen import spec as matrix
 from imagegen.app.matrices import Matrices
 from imagegen.app.project import ProjectContext
-from imagegen.compat.question import Question
-from imagegen.compat.verdict import Verdict
 from imagegen.core.errors import IncompatibleError, LockError, ProjectFileError
 from imagegen.spec.model import Cell
 
 if TYPE_CHECKING:
-    from imagegen.compat import CellAnswer, Conflict, Facts
+    from imagegen.compat import CellAnswer, Conflict, Facts, Verdict
 
 
 class Judge:
@@ -67,9 +65,9 @@ class Judge:
 
         uv decides about requirements between packages of other cells. Raises as `facts_of`.
         """
-        explanation = compatibility.explain(Question({}, self.facts_of(cell)), self._matrices.knowledge)
+        explanation = compatibility.explain(compatibility.Question({}, self.facts_of(cell)), self._matrices.knowledge)
         if explanation.kind == "breaks" or cell.stack:
-            self.require_accepted(cell, Verdict(explanation.answer, explanation.conflicts))
+            self.require_accepted(cell, compatibility.Verdict(explanation.answer, explanation.conflicts))
 
     def require_compatible(self, cell: Cell, facts: Facts) -> None:
         """Raise IncompatibleError when a rule rejects the cell; keep warnings for `print_warnings`."""

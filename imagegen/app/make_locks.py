@@ -25,6 +25,8 @@ from imagegen.lock.stack import read_stack
 from imagegen.spec.model import Cell
 from imagegen.wheels.selector import LocalWheelSelector
 
+_UNRESOLVED = ("lock-unresolvable", "lock-sdist-metadata")
+
 
 def lock_image(session: Session, cell: Cell, options: LockOptions, *, record: bool) -> LockedImage:
     """Lock the cell and write locks/<cell>.toml; with `record`, build the layers and write their digests too.
@@ -123,9 +125,25 @@ def resolve_cell(session: Session, cell: Cell, previous: Lock | None, options: L
     try:
         locked = lock_cell(lock_request(session.matrices, cell, options), previous)
     except LockError as error:
-        raise _unknown_project(session.matrices, cell, error) or error from error
+        raise _unknown_project(session.matrices, cell, error) or _with_conflict(session, cell, error) from error
     session.judge.require_compatible(cell, facts_of_lock(locked, cell))
     return locked
+
+
+def _with_conflict(session: Session, cell: Cell, error: LockError) -> LockError:
+    """Return an error of the resolver with the conflicts that `why` finds in the cell, and its nearest proposal."""
+    if error.code not in _UNRESOLVED:
+        return error
+    from imagegen.compat.answers import answer  # late: most cells can be resolved
+
+    explanation, nearest = answer(session.matrices, [cell.id], facts=session.judge.facts_of(cell))[1:]
+    conflicts = [str(conflict) for conflict in explanation.conflicts if conflict.severity != "warning"]
+    if not conflicts:
+        return error
+    why = "\n".join([*conflicts, *([f"uv: {error.why}"] if error.why else [])])
+    fix = "; or ".join(proposal.command for proposal in nearest) or error.fix
+    error.why, error.fix = why, fix
+    return error
 
 
 def lock_request(matrices: Matrices, cell: Cell, options: LockOptions) -> LockRequest:

@@ -13,8 +13,9 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -43,7 +44,12 @@ _INDEX_FAILED = re.compile(r"Failed to fetch|Request failed after|`?Content-Type
 # The headline, which the error has already, and advice about an option that imagegen sets itself.
 _OMITTED = re.compile(
     r"No solution found when resolving dependencies:?|(?<!\s)\s+Consider\s+using\s+`exclude-newer-package`[^.]{0,300}\."
+    r"|hint: Wheels are required for [^\n]*--no-build-package [^\n]*"
 )
+_NO_SDIST = "--only-binary="
+_SDIST = re.compile(r"`([^`=]+)==([^`]+)`")  # the release of which uv would run code
+# A package that another one requires.
+_REQUIRED = re.compile(r"(?<!the cell)\s+depends\s+on\s+([A-Za-z0-9._-]*[A-Za-z0-9])")
 _WARNING = "warning: "
 _EXPLANATION = 24  # lines of uv's own words that are passed on
 _KEPT_ENV = re.compile(
@@ -236,15 +242,44 @@ def _uv(work_dir: Path, settings: Settings, question: ResolveRequest, arguments:
             fix=_OTHER_INDEX,
         ) from error
     if completed.returncode:
-        raise _explained(completed.stderr, question)
+        error = _explained(completed.stderr, question)
+        refused = _SDIST.search(completed.stderr) if error.code == "lock-sdist-metadata" else None
+        if refused and not _is_pinned(question, refused[1], refused[2]) and f"{_NO_SDIST}{refused[1]}" not in arguments:
+            error = _without_sdist(partial(_uv, work_dir, settings, question), arguments, refused[1], error)
+        raise error
     return redact(completed.stderr)
+
+
+def _is_pinned(question: ResolveRequest, name: str, version: str) -> bool:
+    roots = map(Requirement, (*question.requirements, *question.constraints, *question.overrides))
+    pin = f"=={version}"
+    return any(canonicalize_name(root.name) == name and str(root.specifier) == pin for root in roots)
+
+
+def _without_sdist(
+    resolve_again: Callable[[Sequence[str]], str], arguments: Sequence[str], name: str, error: LockError | FetchError
+) -> LockError | FetchError:
+    """Return the error of a resolution in which no sdist of the package counts; `error` if only wheels are missing.
+
+    uv goes back to old releases, which have only sdists, if a requirement excludes all others.
+    """
+    arguments = [*arguments, f"{_NO_SDIST}{name}"]
+    try:
+        resolve_again(arguments)
+    except LockError as conflict:
+        sdists = {argument.removeprefix(_NO_SDIST) for argument in arguments}
+        if conflict.code == error.code or not sdists.issuperset(_REQUIRED.findall(conflict.why or "")):
+            return LockError(conflict.what, code="lock-sdist-metadata", why=conflict.why, fix=conflict.fix)
+    except FetchError:
+        pass
+    return error
 
 
 def _explained(stderr: str, question: ResolveRequest) -> LockError | FetchError:
     """Return a LockError with uv's explanation, without the parts that only concern the uv command line."""
     text = re.sub(rf"\b{_PROJECT}( \(pyproject\.toml\))? depends on", "the cell depends on", redact(stderr))
     if uv_interpreter.REFUSAL in text:
-        match = re.search(r"`([^`=]+)==([^`]+)`", text)
+        match = _SDIST.search(text)
         name, version = (match[1], match[2]) if match else ("a package", "")
         return LockError(
             f"{name} {version} has no wheel, and its metadata cannot be read without running its code",

@@ -73,3 +73,28 @@ def test_what_upload_times_exclude_is_read_from_uvs_hints(
 def test_any_text_can_be_searched_for_exclusions(text: str) -> None:
     assert not is_limited_by_cutoff(text)
     assert packages_without_upload_time(text) == []
+
+
+def test_a_release_that_nothing_pins_is_not_the_reason(tmp_path: Path) -> None:
+    """The resolver goes back to the oldest releases, which have only sdists, where a requirement excludes all others."""
+    index = PackageIndex(tmp_path / "shelf")
+    for version in ("2.4.0", "2.9.0"):
+        index.wheel("torch", version)
+    index.wheel("vllm", "0.6.3", "torch==2.4.0")
+    index.wheel("vllm", "0.2.2", "quantile-python", "torch>=2")
+    index.sdist("vllm", "0.1.3", {"setup.py": "raise SystemExit"})
+    index.sdist("quantile-python", "1.1", {"setup.py": "raise SystemExit"})
+    sites = Settings.from_environment({"HOME": str(tmp_path), "PATH": os.defpath})
+
+    def why(*requirements: str) -> str:
+        with raises("lock-sdist-metadata") as caught:
+            resolve(ResolveRequest(requirements, TARGET, AS_OF, {}, {"pypi": index.site}), sites)
+        return " ".join(f"{caught.value.what} {caught.value.why} {caught.value.fix}".split())
+
+    for excluded in (why("vllm<=0.6.3,!=0.2.2", "torch>=2.9"), why("vllm<=0.6.3", "torch>=2.9")):
+        assert "depends on torch==2.4.0" in excluded
+        assert "torch>=2.9" in excluded
+        assert "`sdist:`" not in excluded
+        assert "--no-build" not in excluded
+    for named in (why("quantile-python"), why("vllm==0.1.3", "torch>=2.9")):
+        assert "`sdist:`" in named
