@@ -51,7 +51,9 @@ class _SharedProblem:
         first = facts_of_cells[0]
         packages = {name: Fact.within("") for facts in facts_of_cells for name in facts.packages}
         without = {"cuda": NO_CUDA} if first.names.get("cuda") == NO_CUDA else {}
-        scope = FreeNames(frozenset(packages), _required(facts_of_cells), _candidates(facts_of_cells), first.extras)
+        scope = FreeNames(
+            frozenset(packages), _required(facts_of_cells), _candidates(facts_of_cells), first.extras, every_extra=True
+        )
         facts = Facts(
             packages,
             {},

@@ -40,6 +40,7 @@ class FreeNames(NamedTuple):
     facts: Mapping[str, tuple[Fact, ...]] = MappingProxyType({})  # package -> further facts that may restrict it
     candidates: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     extras: Mapping[str, frozenset[str]] = MappingProxyType({})  # package -> its extras that are requested
+    every_extra: bool = False  # whether extras count that only some releases in question require
 
 
 class Problem:
@@ -167,11 +168,12 @@ class Problem:
                     collected.append(statement)
                 if is_surrounding(statement.name):
                     continue
-                if (
+                is_required = (
                     name in installed
                     and statement.releases == among
                     and all(releases.holding(statement.marker, statement.extra, pythons, self.machine))
-                ):
+                )
+                if is_required or self.scope.every_extra:
                     installed.add(statement.name)
                     if statement.extras - extras.get(statement.name, frozenset()):
                         extras[statement.name] = extras.get(statement.name, frozenset()) | statement.extras

@@ -205,11 +205,9 @@ class _Case:
             for clause in self.problem.clauses_of_rule(rule):
                 if not any(state.domains[name] & mask for name, mask in clause.literals):
                     contradiction = state.explain(clause.literals, clause.origin)
-                    yield conflict_of_core(
-                        self.problem,
-                        self.problem.facts,
-                        smallest(self.problem.domains, [*clauses, clause], contradiction.origins),
-                    )
+                    core = smallest(self.problem.domains, [*clauses, clause], contradiction.origins)
+                    # It warns also if the chain needs a wheel that could be built.
+                    yield replace(conflict_of_core(self.problem, self.problem.facts, core), doubt=False)
                     break
 
 
