@@ -40,8 +40,8 @@ def command(
     requirements.txt, conda's environment.yml or a Dockerfile. Or with the packages of another IMAGE: in an engine or a
     registry, an OCI layout (oci:DIR), or an archive of `docker save`.
 
-    No code of the project runs, and no index is queried. The output has the choices of base, CUDA and Python, the parts
-    of FILE that the entry does not have (with line, reason and fix), and the answer of rules and metadata. A name that
+    No code of the project runs. The output has the choices of base, CUDA and Python, the parts of FILE that the entry
+    does not have (with line, reason and fix), and the answer of `imagegen why`, which may ask the index. A name that
     another file defines is an error; the same command again replaces its own file.
     """
     selection = Selection(extras, groups, target, cuda)

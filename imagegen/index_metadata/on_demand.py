@@ -128,7 +128,7 @@ def _witnesses(package: PackageReleases) -> PackageReleases:
     These have only an sdist, or are compiled with a torch that they do not pin.
     """
     shown = {version: release for version, release in package.releases.items() if _shows_torch(release)}
-    oldest = next(reversed(package.releases))
+    oldest = list(package.releases)[-1]
     return package if len(shown) == len(package.releases) else replace(package, releases=shown, since=oldest)
 
 

@@ -13,9 +13,8 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -242,11 +241,12 @@ def _uv(work_dir: Path, settings: Settings, question: ResolveRequest, arguments:
             fix=_OTHER_INDEX,
         ) from error
     if completed.returncode:
-        error = _explained(completed.stderr, question)
-        refused = _SDIST.search(completed.stderr) if error.code == "lock-sdist-metadata" else None
+        refusal = _explained(completed.stderr, question)
+        refused = _SDIST.search(completed.stderr) if refusal.code == "lock-sdist-metadata" else None
         if refused and not _is_pinned(question, refused[1], refused[2]) and f"{_NO_SDIST}{refused[1]}" not in arguments:
-            error = _without_sdist(partial(_uv, work_dir, settings, question), arguments, refused[1], error)
-        raise error
+            arguments = [*arguments, f"{_NO_SDIST}{refused[1]}"]
+            refusal = _without_sdists(work_dir, settings, question, arguments) or refusal
+        raise refusal
     return redact(completed.stderr)
 
 
@@ -256,23 +256,22 @@ def _is_pinned(question: ResolveRequest, name: str, version: str) -> bool:
     return any(canonicalize_name(root.name) == name and str(root.specifier) == pin for root in roots)
 
 
-def _without_sdist(
-    resolve_again: Callable[[Sequence[str]], str], arguments: Sequence[str], name: str, error: LockError | FetchError
-) -> LockError | FetchError:
-    """Return the error of a resolution in which no sdist of the package counts; `error` if only wheels are missing.
+def _without_sdists(
+    work_dir: Path, settings: Settings, question: ResolveRequest, arguments: Sequence[str]
+) -> LockError | None:
+    """Return the error of a resolution without sdists of the packages in `arguments`; None if only wheels are missing.
 
     uv goes back to old releases, which have only sdists, if a requirement excludes all others.
     """
-    arguments = [*arguments, f"{_NO_SDIST}{name}"]
     try:
-        resolve_again(arguments)
+        _uv(work_dir, settings, question, arguments)
     except LockError as conflict:
         sdists = {argument.removeprefix(_NO_SDIST) for argument in arguments}
-        if conflict.code == error.code or not sdists.issuperset(_REQUIRED.findall(conflict.why or "")):
+        if conflict.code != "lock-unresolvable" or not sdists.issuperset(_REQUIRED.findall(conflict.why or "")):
             return LockError(conflict.what, code="lock-sdist-metadata", why=conflict.why, fix=conflict.fix)
     except FetchError:
         pass
-    return error
+    return None
 
 
 def _explained(stderr: str, question: ResolveRequest) -> LockError | FetchError:
