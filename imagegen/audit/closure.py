@@ -34,6 +34,7 @@ _LIB_NAMES = (
 _TORCH = "torch/lib/"
 _OF_TORCH = re.compile(r"lib(?:torch|c10)(?:_\w+)?\.so")
 MAX_STEPS = 2_000_000  # of all closures together; a stack of 650 files takes 20,000, a tenth of a second
+_RUNTIME = "nvidia-cuda-runtime"  # begins the names of the distributions of which torch requires one exactly
 MAX_DIRECTORIES = 100  # that are searched for one file; libtorch_cuda.so's path has 6
 # Libraries of every Python process: its interpreter needs them, or they are part of the C library. libm matters most,
 # because pillow calls it without a DT_NEEDED entry.
@@ -184,6 +185,14 @@ class Loader:
             if stem_and_major := cuda_major(name):
                 names.setdefault(stem_and_major[0], {}).setdefault(stem_and_major[1], name)
         return names
+
+    @cached_property
+    def torch_cuda(self) -> str:
+        """Return the CUDA release of torch, "12.6", by its label or the CUDA runtime; "" if neither is known."""
+        versions = {package.name: package.version for package in self.subject.packages}
+        label = re.search(r"\+cu(\d\d)(\d)$", versions.get("torch", ""))
+        runtime = next((version for name, version in versions.items() if name.startswith(_RUNTIME)), "")
+        return ".".join(label.groups() if label else runtime.split(".")[:2])
 
     @property
     def exhausted(self) -> bool:

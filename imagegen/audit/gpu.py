@@ -330,6 +330,12 @@ def build_of(path: str) -> tuple[str, str]:
     return str(folder), _FOR_CUDA.sub("", module_path.name.partition(".")[0])
 
 
+def cuda_of_build(path: str) -> str:
+    """Return the CUDA release in the name of a library that is built for one ("12.6", or "12"); "" without one."""
+    match = _FOR_CUDA.search(path.rpartition("/")[2].partition(".")[0])
+    return f"{match[0][:2]}.{match[0][2:]}".rstrip(".") if match and 2 <= len(match[0]) <= 3 else ""
+
+
 def _reasons(paths: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(reason for path in paths if (reason := _rule("gated", path))))
 

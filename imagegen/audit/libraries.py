@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from imagegen.audit import gpu
 from imagegen.audit.catalogue import cuda_major, is_required, oldest_releases, optional
 from imagegen.audit.closure import How, Library, Loader
 from imagegen.audit.lists import few
@@ -189,7 +190,10 @@ def _versions(loader: Loader, package: str, files: list[Library]) -> Iterator[Fi
             # ld.so takes a library without version nodes for every version.
             if provider is None or not provider.elf.provides or nodes <= provider.elf.provides:
                 continue
-            severity = Severity.ERROR if loader.imported(library) else Severity.WARNING
+            cuda = gpu.cuda_of_build(library.path) if loader.torch_cuda and gpu.is_essential(library.path) else ""
+            if cuda and not f"{loader.torch_cuda}.".startswith(f"{cuda}."):
+                continue  # the package loads its build for torch's CUDA
+            severity = Severity.ERROR if cuda or loader.imported(library) else Severity.WARNING
             lacking = short.setdefault((severity, provider), {})
             lacking[library] = nodes - provider.elf.provides
     for (severity, provider), lacking in short.items():

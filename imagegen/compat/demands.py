@@ -10,6 +10,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
+from imagegen.audit import gpu
 from imagegen.audit.capability import driver_floor
 from imagegen.compat import wheel_scans as scans
 from imagegen.compat.package_data import entries_of, package_data
@@ -57,7 +58,7 @@ def _demands(package: str, scan: WheelScan) -> Iterator[Demand]:
     else:
         yield from _of_cuda(verdict, scan.libraries)
     yield from _of_libraries(scan.libraries)
-    yield from _of_glibc(verdict)
+    yield from _of_glibc(verdict, scan.libraries)
     yield from _of_torch(verdict)
     yield from _of_gpus(verdict, scan.libraries)
     yield from _of_drivers(verdict)
@@ -116,12 +117,28 @@ def _is_of_cuda(name: str) -> bool:
     return name.startswith(("libcudart.so.", "libcublas.so.", "libnvrtc.so."))
 
 
-def _of_glibc(verdict: WheelVerdict) -> Iterator[Demand]:
+def _of_glibc(verdict: WheelVerdict, libraries: Iterable[ScannedLibrary]) -> Iterator[Demand]:
+    """Yield the glibc that a wheel needs anywhere, then a newer one that only its builds for some CUDA releases need."""
     if verdict.glibc:
-        because = f"has libraries in its wheel on PyPI that need GLIBC_{verdict.glibc}"
-        message = f"ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_{verdict.glibc}' not found"
-        fix = f"Choose a base with glibc {verdict.glibc} or newer"
-        yield Demand("glibc", (), (("glibc", f">={verdict.glibc}"),), (), because, message, fix)
+        yield _glibc_demand(verdict.glibc)
+    newest: dict[str, str] = {}  # release of CUDA -> glibc of the libraries that are made for it
+    for library in libraries:
+        cuda = gpu.cuda_of_build(library.path)
+        if cuda and library.glibc and (library.loaded or gpu.is_essential(library.path)):
+            newest[cuda] = max(newest.get(cuda, "0"), library.glibc, key=Version)
+    for cuda, glibc in newest.items():
+        if Version(glibc) > Version(verdict.glibc or "0"):
+            yield _glibc_demand(glibc, cuda)
+
+
+def _glibc_demand(glibc: str, cuda: str = "") -> Demand:
+    """Return the demand of a glibc; with a release of CUDA, of the libraries that only a torch for it loads."""
+    libraries = f"libraries for CUDA {cuda}" if cuda else "libraries"
+    because = f"has {libraries} in its wheel on PyPI that need GLIBC_{glibc}"
+    message = f"ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_{glibc}' not found"
+    fix = f"Choose a base with glibc {glibc} or newer"
+    when = (("cuda", f"=={cuda}.*"),) if cuda else ()
+    return Demand(f"glibc-cuda{cuda}" if cuda else "glibc", when, (("glibc", f">={glibc}"),), (), because, message, fix)
 
 
 def _of_torch(verdict: WheelVerdict) -> Iterator[Demand]:

@@ -162,6 +162,27 @@ def test_the_highest_node_and_its_file_are_named_and_a_plugin_is_a_warning() -> 
     assert one.details[-1] == "the library: /lib/x86_64-linux-gnu/libc.so.6"
 
 
+@pytest.mark.parametrize(
+    ("torch", "runtime", "expected"),
+    [
+        ("2.7.1+cu126", "", [(ERROR, "bitsandbytes/libbitsandbytes_cuda126.so")]),
+        ("2.7.1", "12.6.77", [(ERROR, "bitsandbytes/libbitsandbytes_cuda126.so")]),
+        ("2.6.0", "12.4.127", []),
+        ("2.6.0", "", [(WARNING, "bitsandbytes/libbitsandbytes_cuda126.so")]),
+    ],
+    ids=["label", "runtime", "another-cuda", "not-known"],
+)
+def test_of_builds_for_each_cuda_the_build_for_torch_is_judged(
+    torch: str, runtime: str, expected: list[tuple[Severity, str]]
+) -> None:
+    old, new = ({"libc.so.6": frozenset({f"GLIBC_{version}"})} for version in ("2.17", "2.38"))
+    files = {"bitsandbytes/libbitsandbytes_cuda124.so": old, "bitsandbytes/libbitsandbytes_cuda126.so": new}
+    libraries = {path: elf("libc.so.6", requires=requires) for path, requires in files.items()}
+    packages = [package("bitsandbytes", libraries, "0.45.5"), package("torch", {}, torch)]
+    packages += [package("nvidia-cuda-runtime-cu12", {}, runtime)] if runtime else []
+    assert [(one.severity, one.path) for one in findings(*packages) if one.id == "library-too-old"] == expected
+
+
 def test_a_librarys_own_nodes_count_too_and_one_without_nodes_satisfies_all() -> None:
     asks = {"libnvJitLink.so.12": frozenset({"libnvJitLink.so.12_12.8"})}
     wants = package("pkg", {"pkg/it.so": module("libnvJitLink.so.12", requires=asks, rpath="$ORIGIN/../nvidia")})

@@ -154,6 +154,13 @@ CASES = {
         stack("12.8", transformer_engine="2.6.0.post1", transformer_engine_cu12="2.6.0.post1"),
         stack("13.0", transformer_engine_cu12="2.6.0"),
     ),
+    # measured: of 0.45.0 to 0.45.5, only libbitsandbytes_cuda126.so needs GLIBC_2.34; 0.46.0 needs 2.2.5
+    "bitsandbytes-0.45-cuda12.6": case(
+        (stack("12.6", glibc="2.31", bitsandbytes="0.45.5"), stack("12.6", glibc="2.31", bitsandbytes="0.45.0")),
+        stack("12.6", glibc="2.34", bitsandbytes="0.45.5"),
+        stack("12.4", glibc="2.31", bitsandbytes="0.45.5"),
+        stack("12.6", glibc="2.31", bitsandbytes="0.46.0"),
+    ),
     # vllm#13608: "undefined symbol" with 0.8.2 and torch 2.6.0 for CUDA 12.6
     "vllm-0.8.2": case(
         stack("12.6", torch="2.6.0+cu126", vllm="0.8.2"),
@@ -162,7 +169,7 @@ CASES = {
 }
 
 _X86_64_ALONE = {"vllm-085-abi", "vllm-0.9-rtx-blackwell", "vllm-0.8.2", "te-2.6.0", "sglang-kernel-0.4.10-gb10"}
-_X86_64_ALONE |= {"sgl-kernel-before-blackwell", "sgl-kernel-torch2.7"}  # there are no other wheels of these releases
+_X86_64_ALONE |= {"sgl-kernel-before-blackwell", "sgl-kernel-torch2.7", "bitsandbytes-0.45-cuda12.6"}  # there are no other wheels of these releases
 
 
 def _on_arm64(facts: Facts) -> Facts:
