@@ -8,7 +8,7 @@ from imagegen.compat.facts import Fact, Facts, on_each_gpu
 from imagegen.compat.knowledge import Knowledge, RuleSubject
 from imagegen.compat.problem import FreeNames, Problem
 from imagegen.compat.question import Question
-from imagegen.compat.rule import NO_CUDA
+from imagegen.compat.rule import BASE_LIBRARIES, NAMED, NO_CUDA, VERSIONED
 from imagegen.compat.solve import ClauseOrigin, GaveUpError, State, search
 from imagegen.compat.sources import rules_about
 from imagegen.compat.verdict import CellAnswer, reasons_of
@@ -105,9 +105,9 @@ def _required(facts_of_cells: Iterable[Facts]) -> dict[str, tuple[Fact, ...]]:
 
 
 def _candidates(facts_of_cells: Sequence[Facts]) -> dict[str, tuple[str, ...]]:
-    candidates: dict[str, set[str]] = {name: set() for name in ("cuda", "python", "glibc", "base", "platform", "gpu")}
+    candidates: dict[str, set[str]] = {name: set() for name in (*NAMED, *VERSIONED) if name != "driver"}
     for facts in facts_of_cells:
-        for name in ("cuda", "python", "glibc"):
+        for name in ("cuda", "python", *BASE_LIBRARIES):
             candidates[name] |= {facts.versions[name].text} if name in facts.versions else set()
         candidates["base"].add(facts.names["base"])
         candidates["platform"].add(facts.names["platform"])

@@ -19,6 +19,12 @@ from imagegen.compat.wheel_scans import CAPABILITIES, PackageScans, ScannedLibra
 
 # Only the build of torch 2.6 for CUDA 12.6 has the new C++ ABI. Source: https://github.com/pytorch/pytorch/issues/142064
 _FLIPPED, _FLIPPED_CUDA = "2.6", "12.6"
+# A base's library -> the version that each system of matrices/systems.yaml with glibc has: CentOS 7 is the oldest.
+_EVERYWHERE = {"glibc": Version("0"), "libstdcxx": Version("3.4.19")}
+_BASE_LIBRARIES = {
+    "glibc": ("GLIBC", "libc.so.6", "glibc"),
+    "libstdcxx": ("GLIBCXX", "libstdc++.so.6", "the libstdc++ of GLIBCXX"),
+}
 _NO_LIBRARY = "RuntimeError: Configured CUDA binary not found"
 _SYMBOL = "ImportError: undefined symbol"
 _KERNEL = "CUDA error: no kernel image is available for execution on the device"
@@ -58,7 +64,7 @@ def _demands(package: str, scan: WheelScan) -> Iterator[Demand]:
     else:
         yield from _of_cuda(verdict, scan.libraries)
     yield from _of_libraries(scan.libraries)
-    yield from _of_glibc(verdict, scan.libraries)
+    yield from _of_base(verdict, scan.libraries)
     yield from _of_torch(verdict)
     yield from _of_gpus(verdict, scan.libraries)
     yield from _of_drivers(verdict)
@@ -117,28 +123,42 @@ def _is_of_cuda(name: str) -> bool:
     return name.startswith(("libcudart.so.", "libcublas.so.", "libnvrtc.so."))
 
 
-def _of_glibc(verdict: WheelVerdict, libraries: Iterable[ScannedLibrary]) -> Iterator[Demand]:
-    """Yield the glibc that a wheel needs anywhere, then a newer one that only its builds for some CUDA releases need."""
-    if verdict.glibc:
-        yield _glibc_demand(verdict.glibc)
-    newest: dict[str, str] = {}  # release of CUDA -> glibc of the libraries that are made for it
+def _of_base(verdict: WheelVerdict, libraries: Iterable[ScannedLibrary]) -> Iterator[Demand]:
+    """Yield the glibc and libstdc++ that a wheel needs, then newer ones that only its builds for some CUDA need."""
+    used = [library for library in libraries if library.loaded or gpu.is_essential(library.path)]
+    for name, always in (("glibc", verdict.glibc), ("libstdcxx", oldest_with(used, "libstdcxx"))):
+        if always and Version(always) > _EVERYWHERE[name]:
+            yield _base_demand(name, always)
+        newest: dict[str, str] = {}  # release of CUDA -> version that the libraries for it need
+        for library in used:
+            if (cuda := gpu.cuda_of_build(library.path)) and (version := getattr(library, name)):
+                newest[cuda] = max(newest.get(cuda, "0"), version, key=Version)
+        for cuda, version in newest.items():
+            if Version(version) > max(Version(always or "0"), _EVERYWHERE[name]):
+                yield _base_demand(name, version, cuda)
+
+
+def oldest_with(libraries: Iterable[ScannedLibrary], name: str) -> str:
+    """Return the oldest "glibc" or "libstdcxx" with which libraries load; of several builds of one, any."""
+    builds: dict[object, list[Version]] = {}
     for library in libraries:
-        cuda = gpu.cuda_of_build(library.path)
-        if cuda and library.glibc and (library.loaded or gpu.is_essential(library.path)):
-            newest[cuda] = max(newest.get(cuda, "0"), library.glibc, key=Version)
-    for cuda, glibc in newest.items():
-        if Version(glibc) > Version(verdict.glibc or "0"):
-            yield _glibc_demand(glibc, cuda)
+        builds.setdefault(gpu.build_of(library.path), []).append(Version(getattr(library, name) or "0"))
+    oldest = max(map(min, builds.values()), default=Version("0"))
+    return str(oldest) if oldest else ""
 
 
-def _glibc_demand(glibc: str, cuda: str = "") -> Demand:
-    """Return the demand of a glibc; with a release of CUDA, of the libraries that only a torch for it loads."""
+def _base_demand(name: str, version: str, cuda: str = "") -> Demand:
+    """Return the demand of a glibc or libstdc++; with a release of CUDA, of the libraries that only a torch for it
+    loads.
+    """
+    family, file, spoken = _BASE_LIBRARIES[name]
     libraries = f"libraries for CUDA {cuda}" if cuda else "libraries"
-    because = f"has {libraries} in its wheel on PyPI that need GLIBC_{glibc}"
-    message = f"ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_{glibc}' not found"
-    fix = f"Choose a base with glibc {glibc} or newer"
+    because = f"has {libraries} in its wheel on PyPI that need {family}_{version}"
+    message = f"ImportError: /lib/x86_64-linux-gnu/{file}: version `{family}_{version}' not found"
+    fix = f"Choose a base with {spoken} {version} or newer"
     when = (("cuda", f"=={cuda}.*"),) if cuda else ()
-    return Demand(f"glibc-cuda{cuda}" if cuda else "glibc", when, (("glibc", f">={glibc}"),), (), because, message, fix)
+    about = f"{name}-cuda{cuda}" if cuda else name
+    return Demand(about, when, ((name, f">={version}"),), (), because, message, fix)
 
 
 def _of_torch(verdict: WheelVerdict) -> Iterator[Demand]:

@@ -159,15 +159,17 @@ def facts_on(
     packages: Mapping[str, Fact],
     axes: Mapping[str, str],
     base: str,
-    glibc: str | None,
+    libraries: Mapping[str, str | None],
     env: Mapping[str, str],
     *,
     closed: bool,
 ) -> Facts:
-    """Return the facts of packages on a base, with values of the axes "cuda", "python" and "platform"."""
+    """Return the facts of packages on a base, with values of the axes "cuda", "python" and "platform".
+
+    `libraries` are the base's versions of glibc and libstdc++; None for an unknown one.
+    """
     versions = {"python": Fact(axes["python"], versions_in(f"~={axes['python']}.0"))}
-    if glibc:
-        versions["glibc"] = Fact.exactly(glibc)
+    versions |= {name: Fact.exactly(version) for name, version in libraries.items() if version}
     names = {"base": base, "platform": axes["platform"]}
     if cuda := cuda_version(axes["cuda"]):
         versions["cuda"] = Fact.exactly(cuda)

@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from imagegen.compat import atoms
 from imagegen.compat.facts import Fact, Facts, machine_of
-from imagegen.compat.rule import ENV, NO_CUDA, NO_GLIBC, Rule, is_surrounding
+from imagegen.compat.rule import BASE_LIBRARIES, ENV, NO_CUDA, NO_GLIBC, Rule, is_surrounding
 from imagegen.compat.statements import MetadataCache, Statement
 from imagegen.compat.systems import NgcImage
 from imagegen.compat.torch_pins import LIBRARIES
@@ -423,6 +423,8 @@ class _QuestionParser:
             glibc = replace(glibc, text="none (musl)")
             self.assumed.append(f"base {system.name}: it has musl, and wheels with a manylinux tag need glibc")
         self.versions.setdefault("glibc", glibc)
+        if system.libstdcxx:
+            self.versions.setdefault("libstdcxx", Fact.exactly(system.libstdcxx))
 
     def _image(self, image: NgcImage) -> None:
         """Take the facts of an image of NVIDIA, except about names that the query has."""
@@ -456,8 +458,8 @@ class _QuestionParser:
         env = {**(facts.env or {}), **self.env}
         if "base" in self.requested and "base" not in self.names:
             names.pop("base")
-            if "glibc" not in self.requested:
-                versions.pop("glibc")
+            for name in set(BASE_LIBRARIES) - self.requested.keys():
+                versions.pop(name, None)
         gpus = self.gpus if "gpu" in self.requested else facts.gpus
         gpus = () if names.get("cuda") == NO_CUDA else gpus
         extras = {**facts.extras, **self.extras}
@@ -501,7 +503,7 @@ def _double(specifier: str) -> str:
 
 
 def _of_surrounding(name: str, specifier: str, value: str | None) -> Fact:
-    """Return a version of CUDA, Python, glibc or the driver, each in its own spelling."""
+    """Return a version of CUDA, Python, glibc, libstdc++ or the driver, each in its own spelling."""
     try:
         if value is not None:
             if name == "python" and (minor := python_of(value)):

@@ -16,7 +16,8 @@ from imagegen.core.validation import EMPTY, Part, doc, field_info
 
 # Names that a rule may use besides components and env.NAME: NAMED by a name, VERSIONED by a version or a range.
 NAMED = ("base", "platform")
-VERSIONED = ("cuda", "driver", "glibc", "gpu", "python")
+BASE_LIBRARIES = ("glibc", "libstdcxx")  # of the base, with which they change
+VERSIONED = ("cuda", "driver", "glibc", "gpu", "libstdcxx", "python")
 SURROUNDINGS = (*NAMED, *VERSIONED)
 ENV = "env."  # begins the name of an environment variable in a rule
 NO_GLIBC = "0.0"  # the glibc of a system with musl

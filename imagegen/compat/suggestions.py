@@ -15,7 +15,7 @@ from imagegen.compat.metadata import ReleaseMetadata
 from imagegen.compat.problem import FreeNames, Problem
 from imagegen.compat.published_builds import Builds
 from imagegen.compat.question import Question
-from imagegen.compat.rule import NO_CUDA
+from imagegen.compat.rule import BASE_LIBRARIES, NO_CUDA
 from imagegen.compat.solve import Clause, ClauseOrigin, Contradiction, GaveUpError, State, search
 from imagegen.compat.sources import rules_about
 from imagegen.compat.systems import System
@@ -86,14 +86,14 @@ class _Search:
         facts = question.facts
         self.costs = dict.fromkeys((name for name in facts.packages if metadata.of(name)), 1)
         self.costs |= {name: _COST[name] for name in ("cuda", "python") if name in facts.versions}
-        if "base" in question.requested and "base" in facts.names and "glibc" not in question.requested:
+        if "base" in question.requested and "base" in facts.names and not question.requested.keys() & {*BASE_LIBRARIES}:
             self.costs["base"] = _COST["base"]
         # The question is about one build of these packages, and another build may replace it.
         several = (name for name, fact in facts.packages.items() if fact.local is not None and not fact.built)
         self.labels = {name: ("", *builds.labels(name)) for name in several if name in self.costs and builds.of(name)}
         candidates = _candidates(surroundings) | {"gpu": tuple(gpu.capability for gpu in facts.gpus)}
         candidates |= {f"{name}+": labels for name, labels in self.labels.items()}
-        scope = FreeNames(frozenset({*self.costs, "glibc"}), candidates=candidates, extras=facts.extras)
+        scope = FreeNames(frozenset({*self.costs, *BASE_LIBRARIES}), candidates=candidates, extras=facts.extras)
         rules = rules_about(RuleSubject.of_question(question, knowledge, "suggestion"))
         self.problem = Problem(rules, facts, metadata, scope)
         self.masks = self.problem.masks_of(facts)
@@ -187,17 +187,17 @@ class _Search:
                 state.undo(mark)
 
     def _fixed_clauses(self, freed: Iterable[str]) -> list[Clause]:
-        """Return the clauses of the facts that stay; a base and its glibc change together, and changed packages stay
-        installed.
+        """Return the clauses of the facts that stay; changed packages stay installed.
 
-        A label that stays with another version of its package does not count as a fact: that change does not lift it.
+        A base changes together with its libraries. A label that stays with another version of its package does not
+        count as a fact: that change does not lift it.
         """
-        names = set(freed) | ({"glibc"} if "base" in freed else set())
+        names = set(freed) | ({*BASE_LIBRARIES} if "base" in freed else set())
         changed = self.commits | self.labels.keys()
         names |= {f"{name}+" for name in names & changed}
         fixed = self.problem.clauses_of({name: mask for name, mask in self.masks.items() if name not in names})
         fixed += [Clause(ClauseOrigin("present"), ((name, ~1),)) for name in names if name in self.problem.releases]
-        origins = {ClauseOrigin("fact", "glibc"): ClauseOrigin("fact", "base")}
+        origins = {ClauseOrigin("fact", name): ClauseOrigin("fact", "base") for name in BASE_LIBRARIES}
         origins |= {ClauseOrigin("fact", name): ClauseOrigin("label") for name in names - changed}
         return [Clause(origins.get(clause.origin, clause.origin), clause.literals) for clause in fixed]
 
@@ -258,8 +258,9 @@ class _Search:
         values = [atom.text for atom in problem.atoms["base"]]
         for index, system in enumerate(systems):
             if system.name != requested and system.name in values:
-                glibc = problem.admitted("glibc", Fact.exactly(system.glibc))
-                masks = {"base": 1 << values.index(system.name), "glibc": glibc}
+                versions = {name: version for name in BASE_LIBRARIES if (version := getattr(system, name))}
+                masks = {name: problem.admitted(name, Fact.exactly(version)) for name, version in versions.items()}
+                masks["base"] = 1 << values.index(system.name)
                 yield _Choice(_away(index, current, len(systems)), f"=={system.name}", masks)
 
     def _releases(self, name: str, problem: Problem) -> Iterator[_Choice]:
@@ -342,5 +343,8 @@ def _candidates(surroundings: PlatformChoices) -> dict[str, tuple[str, ...]]:
         "cuda": (NO_CUDA, *surroundings.cuda),
         "python": surroundings.python,
         "base": tuple(system.name for system in surroundings.systems),
-        "glibc": tuple(dict.fromkeys(system.glibc for system in surroundings.systems)),
+        **{
+            name: tuple(dict.fromkeys(version for system in surroundings.systems if (version := getattr(system, name))))
+            for name in BASE_LIBRARIES
+        },
     }

@@ -19,6 +19,7 @@ class System(MatrixEntry):
     name: str  # "ubuntu22.04"
     glibc: Annotated[t.Minor, doc("0.0 for a system with musl, on which no manylinux wheel runs.")]
     python: Annotated[t.Minor, doc("Version of its own packages' Python.")] = "0.0"
+    libstdcxx: Annotated[t.NodeVersion | None, doc("The newest version node of its libstdc++, 3.4.30.")] = None
     aliases: Annotated[tuple[t.Alias, ...], doc("Other names that users type: codenames, systems like it.")] = ()
     source: t.Text = ""
 

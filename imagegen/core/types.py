@@ -282,6 +282,7 @@ WheelName = Annotated[str, string(r"[A-Za-z0-9][A-Za-z0-9._+!-]*\.whl", 300)]
 
 # PythonVersion may be the minor version if no package says more.
 Minor = Annotated[str, string(r"[0-9]+\.[0-9]+")]
+NodeVersion = Annotated[str, string(r"[0-9]{1,4}(\.[0-9]{1,4}){0,3}")]  # of a version node: 3.4.30 of GLIBCXX_3.4.30
 PythonVersion = Annotated[str, string(r"3\.[0-9]{1,2}(?:\.[0-9]{1,2})?", meaning="a version of Python, as in 3.12")]
 PythonRelease = Annotated[str, string(r"3\.[0-9]{1,2}\.[0-9]{1,2}", meaning="a release of Python, as in 3.12.14")]
 # Percent-encoded, as of a release: "20260814/cpython-3.12.14%2B20260814-x86_64-unknown-linux-gnu-....tar.gz"

@@ -20,5 +20,6 @@ def facts_of_lock(lock: Lock, cell: Cell) -> Facts:
         package.name: replace(Fact.exactly(package.release), built=package.name in built) for package in lock.packages
     }
     libc = next((deb.version.partition("-")[0] for deb in lock.debs if deb.name == "libc6"), cell.base.glibc)
+    libraries = cell.base.libraries | {"glibc": libc}
     env = {variable.name: variable.value for variable in lock.env}
-    return in_cell(facts_on(packages, lock.axes, lock.base.name, libc, env, closed=True), cell)
+    return in_cell(facts_on(packages, lock.axes, lock.base.name, libraries, env, closed=True), cell)

@@ -18,7 +18,7 @@ def facts_of_cell(cell: Cell) -> Facts:
     packages = {requirement.component.package: _required(requirement) for requirement in cell.requirements}
     packages |= {name: replace(packages[name], described=True) for name in packages.keys() & cell.recipes.keys()}
     env = {variable.name: variable.value for variable in cell.env}
-    return in_cell(facts_on(packages, cell.axes, cell.base.name, cell.base.glibc, env, closed=False), cell)
+    return in_cell(facts_on(packages, cell.axes, cell.base.name, cell.base.libraries, env, closed=False), cell)
 
 
 def in_cell(facts: Facts, cell: Cell) -> Facts:

@@ -23,6 +23,7 @@ def inputs(cell: Cell, sdists: Mapping[str, str]) -> Cell:
     """
     requirements = [_requested_fields(requirement) for requirement in cell.requirements]
     base = dataclasses.asdict(cell.base)
+    del base["libstdcxx"]  # it judges a lock, as rules do, and selects no files
     input_values: dict[str, Any] = {
         "axes": dict(cell.axes),
         "preflight": checks.digest(),

@@ -291,7 +291,8 @@ class _Completion:
 
     def _base(self, placed: PlacedEntry) -> Base:
         system = self.systems[placed.entry.system]
-        return Base(name=placed.name, glibc=system.glibc, **placed.entry.model_dump(exclude={"override", "env"}))
+        libraries = {"glibc": system.glibc, "libstdcxx": system.libstdcxx}
+        return Base(name=placed.name, **libraries, **placed.entry.model_dump(exclude={"override", "env"}))
 
     def _values(self, axis: str) -> list[str]:
         return self.axes[axis].values if axis in self.axes else []

@@ -24,6 +24,12 @@ class Base:
     glibc: str  # "2.36": decides which manylinux wheels fit
     packages: Mapping[str, str]  # package name -> why it is there; of kind registry, above the image
     description: str
+    libstdcxx: str | None = None  # "3.4.30"; None if unknown
+
+    @property
+    def libraries(self) -> dict[str, str | None]:
+        """Return the versions of glibc and libstdc++, which decide which wheels load."""
+        return {"glibc": self.glibc, "libstdcxx": self.libstdcxx}
 
 
 @dataclass(frozen=True)

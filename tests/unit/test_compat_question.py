@@ -214,7 +214,7 @@ def test_what_a_cell_runs_on_is_free_where_the_word_for_it_is_not_known() -> Non
     """The cell's own GPU or base would be judged in its place."""
     elsewhere = requested("hopper-vllm", "gpu==GTX 980", "base==ubuntu22.10")
     assert (elsewhere.facts.gpus, [each.name for each in elsewhere.unknown]) == ((), ["GTX 980", "ubuntu22.10"])
-    assert not {"base", "glibc", "gpu"} & {*elsewhere.facts.names, *elsewhere.facts.versions}
+    assert not {"base", "glibc", "gpu", "libstdcxx"} & {*elsewhere.facts.names, *elsewhere.facts.versions}
     assert [gpu.name for gpu in requested("hopper-vllm", "gpu==B200,GTX 980").facts.gpus] == ["sm_100"]
     assert requested("hopper-vllm", "base==ubuntu22.10", "glibc==2.36").facts.versions["glibc"].text == "2.36"
 
@@ -397,6 +397,12 @@ def test_an_image_for_another_platform_than_the_hosts_of_a_card_is_a_conflict() 
 def test_a_base_is_known_by_its_names_with_its_glibc(name: str, system: str, glibc: str) -> None:
     facts = requested(name, "torch==2.9.1").facts
     assert (facts.names["base"], facts.versions["glibc"].text) == (system, glibc)
+
+
+def test_a_base_brings_its_libstdcxx_unless_the_question_has_one() -> None:
+    assert requested("vllm", "base==ubuntu20.04").facts.versions["libstdcxx"].text == "3.4.28"
+    given = requested("vllm", "base==ubuntu20.04", "libstdcxx==3.4.30").facts.versions
+    assert (given["libstdcxx"].text, given["glibc"].text) == ("3.4.30", "2.31")
 
 
 def test_alpine_has_no_glibc() -> None:

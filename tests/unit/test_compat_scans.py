@@ -66,6 +66,27 @@ def test_a_glibc_older_than_the_wheel_needs_is_rejected() -> None:
     assert answer(found, facts(glibc="2.34")) == "compatible"
 
 
+def test_a_libstdcxx_older_than_the_wheel_needs_is_rejected() -> None:
+    found = rules(WheelVerdict(), ScannedLibrary("pack/_C.so", loaded=True, libstdcxx="3.4.29"))
+    assert [rule.id for rule in found] == ["scan:pack-1.0:libstdcxx"]
+    assert answer(found, facts(libstdcxx="3.4.28")) == "incompatible"
+    assert answer(found, facts(libstdcxx="3.4.29")) == "compatible"
+    assert rules(WheelVerdict(), ScannedLibrary("pack/_C.so", loaded=True, libstdcxx="3.4.19")) == ()  # all have it
+    assert rules(WheelVerdict(), ScannedLibrary("pack/plugin.so", libstdcxx="3.4.29")) == ()  # not loaded
+
+
+def test_of_builds_for_each_cuda_the_build_for_the_stacks_cuda_counts() -> None:
+    libraries = [
+        ScannedLibrary("bitsandbytes/libbitsandbytes_cuda124.so", glibc="2.4", libstdcxx="3.4.22"),
+        ScannedLibrary("bitsandbytes/libbitsandbytes_cuda126.so", glibc="2.34", libstdcxx="3.4.30"),
+    ]
+    found = rules(WheelVerdict(glibc="2.4"), *libraries)
+    old = {"glibc": "2.31", "libstdcxx": "3.4.28"}
+    assert answer(found, facts(cuda="12.4", **old)) == "compatible"
+    assert answer(found, facts(cuda="12.6", **old)) == "incompatible"
+    assert answer(found, facts(cuda="12.6", glibc="2.35", libstdcxx="3.4.30")) == "compatible"
+
+
 def test_only_minors_of_torch_with_all_symbols_fit() -> None:
     found = rules(WheelVerdict(torch=("2.8", "2.10")))
     answers = {torch: answer(found, facts(torch=torch)) for torch in ("2.7.1", "2.8.0", "2.9.1", "2.10.0", "2.11.0")}

@@ -23,6 +23,7 @@ from imagegen.audit.model import CodeGroup, CodeTarget, Elf, File, Package, requ
 from imagegen.audit.tags import for_another_python
 from imagegen.audit.torch_rule import has_new_string, has_old_string
 from imagegen.audit.torch_users import X86_64, find_torch_user
+from imagegen.compat.demands import oldest_with
 from imagegen.compat.wheel_scans import CAPABILITIES, PackageScans, ScannedLibrary, WheelScan, WheelVerdict
 from imagegen.core.errors import FetchError
 from imagegen.core.gpu import Gpu
@@ -147,7 +148,7 @@ def judge(package: str, libraries: Iterable[ScannedLibrary]) -> WheelVerdict:
     symbols = [symbol for library in scanned for symbol in library.symbols]
     lacks, compiles = _on_gpus([library for library in scanned if is_essential(library.path)])
     return WheelVerdict(
-        glibc=max((_oldest(group) for group in _builds(used)), key=_version, default=""),
+        glibc=oldest_with(used, "glibc"),
         cuda=_majors(used),
         torch=fit.minors if fit else (),
         later=bool(fit and minor(torch_exports.shipped().releases[-1]) in fit.minors),
@@ -176,11 +177,6 @@ def _builds(libraries: Iterable[ScannedLibrary]) -> Iterator[list[ScannedLibrary
     for library in libraries:
         groups.setdefault(gpu.build_of(library.path), []).append(library)
     yield from groups.values()
-
-
-def _oldest(group: Iterable[ScannedLibrary]) -> str:
-    """Return the glibc with which some build loads."""
-    return min((library.glibc for library in group), key=_version)
 
 
 def _version(text: str) -> tuple[int, ...]:
