@@ -15,7 +15,10 @@ from imagegen.core.deferred import dataclass
 FOLDER = "scans"  # below a directory of matrices
 # Compute capabilities of NVIDIA's GPUs since Maxwell on which a wheel is judged. Jetson and Thor are left out, because
 # they take wheels for arm64, which are other files. Source: https://developer.nvidia.com/cuda/gpus, 2026-11.
-CAPABILITIES = ("5.0", "5.2", "6.0", "6.1", "7.0", "7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "12.0", "12.1")
+CAPABILITIES = (
+    *("5.0", "5.2", "6.0", "6.1", "7.0", "7.5", "8.0", "8.6", "8.9", "9.0"),
+    *("10.0", "10.3", "10.7", "12.0", "12.1"),
+)
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,24 @@ from imagegen.compat.evaluate import evaluate
 from imagegen.compat.rule import Rule
 from imagegen.spec.cell_facts import facts_of_cell
 from tests.support.matrix_samples import shipped_matrix
-from tests.support.rule_cases import Case, attention, builds, cuda, engines, environment, scanned, torch, training
+from tests.support.rule_cases import (
+    Case,
+    attention,
+    builds,
+    cuda,
+    engines,
+    environment,
+    gpu_code,
+    scanned,
+    torch,
+    training,
+)
 
 MATRIX = shipped_matrix()
 RULES = {rule.id: rule for rule in MATRIX.rules}
 CASES: Mapping[str, Case] = {
     name: each
-    for module in (torch, builds, attention, engines, training, cuda, environment)
+    for module in (torch, builds, attention, engines, training, cuda, environment, gpu_code)
     for name, each in module.CASES.items()
 } | scanned.ARM64
 ANSWERS = {"error": "incompatible", "suspicion": "unknown", "warning": "compatible"}

@@ -51,10 +51,12 @@ VALUES: Mapping[str, tuple[str, ...]] = {
     "glibc": ("2.17", "2.27", "2.28", "2.31", "2.34", "2.36"),
     "torch": tuple(f"2.{minor}.0" for minor in range(4, 16)),
 }
+_COMPILER = "its compiler runs later, and its wheel has no GPU code"
 KNOWS_MORE = {
+    **dict.fromkeys(["triton-blackwell", "triton-gb10", "triton-3.3-b300", "triton-3.5.0-b300"], _COMPILER),
+    "triton-3.3-rubin": _COMPILER,
     "vllm-b300": "its kernels for FP8 and FP4 are missing, and all others are there",
     "vllm-gb10": "its kernels for FP8 and FP4 are missing, and all others are there",
-    "triton-gb10": "its ptxas does not know sm_121a",
     "torchcodec-torch2.7": "torch has every symbol, and the process aborts or finds no operator",
     "torchcodec-torch2.8": "torch has every symbol, and the process aborts or finds no operator",
     "torchcodec-torch2.9": "torch has every symbol, and the process aborts",

@@ -144,7 +144,7 @@ def on_gpus(code: list[str], path: str = VLLM) -> WheelVerdict:
 
 def test_an_essential_library_without_code_for_a_gpu_is_missed_there() -> None:
     found = on_gpus(["sm_80 sm_90", "sm_80 sm_90"])
-    assert set(found.lacks) == {"5.0", "5.2", "6.0", "6.1", "7.0", "7.5", "10.0", "10.3", "12.0", "12.1"}
+    assert set(found.lacks) == {"5.0", "5.2", "6.0", "6.1", "7.0", "7.5", "10.0", "10.3", "10.7", "12.0", "12.1"}
     assert set(found.lacks.values()) == {VLLM}
     assert found.compiles == {}
 
@@ -155,7 +155,7 @@ def test_a_library_that_others_replace_is_not_missed() -> None:
 
 def test_ptx_for_all_kernels_is_compiled_and_for_a_few_of_them_does_not_do() -> None:
     assert on_gpus(["sm_80 compute_80@8.7", "sm_80 compute_80@8.8"]).compiles == dict.fromkeys(
-        ["9.0", "10.0", "10.3", "12.0", "12.1"], "8.8"
+        ["9.0", "10.0", "10.3", "10.7", "12.0", "12.1"], "8.8"
     )
     few = on_gpus(["sm_80 compute_80@8.7", *["sm_80"] * 9])
     assert few.compiles == {}

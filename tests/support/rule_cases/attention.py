@@ -29,6 +29,31 @@ CASES = {
         stack("12.8", glibc="2.31", torch="2.8.0", flash_attn="2.8.3+cu12torch2.8cxx11abiTRUE"),
     ),
     # flash-attention#2225: the wheel 2.8.2+cu128torch2.8 on Ubuntu 20.04; from sources, it has the system's glibc
+    # lerobot#2219: pip's flash-attn on Ubuntu 20.04; its setup.py takes the release's wheel
+    "flash-attn-pip-glibc": case(
+        stack("12.6", glibc="2.31", torch="2.7.1", flash_attn="2.8.3"),
+        stack("12.6", glibc="2.35", torch="2.7.1", flash_attn="2.8.3"),
+        stack("12.6", glibc="2.31", torch="2.7.1", flash_attn="2.7.4.post1"),
+    ),
+    # mamba#765 and #949: "GLIBC_2.32 not found (required by selective_scan_cuda)" with 2.2.5 on Ubuntu 20.04
+    "mamba-glibc": case(
+        stack("12.8", glibc="2.31", mamba_ssm="2.2.5+cu12torch2.7cxx11abitrue"),
+        stack("12.8", glibc="2.35", mamba_ssm="2.2.5+cu12torch2.7cxx11abitrue"),
+        stack("12.8", glibc="2.31", mamba_ssm="2.2.4+cu12torch2.5cxx11abifalse"),
+        stack("12.8", glibc="2.31", mamba_ssm="2.2.5+local"),
+    ),
+    "mamba-pip-glibc": case(
+        stack("12.8", glibc="2.31", mamba_ssm="2.2.5"),
+        stack("12.8", glibc="2.35", mamba_ssm="2.2.5"),
+        stack("12.8", glibc="2.31", mamba_ssm="2.2.4"),
+        stack("12.8", glibc="2.31", mamba_ssm="2.2.5+local"),
+    ),
+    # cosmos-transfer2.5#42: GLIBC_2.32 on Ubuntu 20.04
+    "flash-attn-cosmos-glibc": case(
+        stack("12.8", glibc="2.31", torch="2.7.1+cu128", flash_attn="2.7.3+cu128.torch27"),
+        stack("12.8", glibc="2.35", torch="2.7.1+cu128", flash_attn="2.7.3+cu128.torch27"),
+        stack("12.8", glibc="2.31", torch="2.7.1+cu128", flash_attn="2.7.3+local"),
+    ),
     "flash-attn-prebuilt-glibc": case(
         stack("12.8", glibc="2.31", torch="2.8.0", flash_attn="2.8.2+cu128torch2.8"),
         stack("12.8", glibc="2.35", torch="2.8.0", flash_attn="2.8.2+cu128torch2.8"),

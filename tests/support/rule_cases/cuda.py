@@ -56,7 +56,7 @@ CASES = {
     ),
     # torch 2.15 is the CUDA 13.2 build; the wheels of PyPI whose versions begin with 13.2
     "toolkit-wheels-13.2": case(
-        stack("13.2", nvidia_cuda_nvcc="13.5.37"),
+        stack("13.2", nvidia_cuda_nvcc="13.5.37", driver="615.71.09"),
         stack("13.2", nvidia_cuda_nvcc="13.2.86", nvidia_cuda_cccl="13.2.86", cuda_toolkit="13.2.2"),
         stack("13.0", nvidia_cuda_nvcc="13.0.88"),
     ),
@@ -81,11 +81,47 @@ CASES = {
         stack("12.9", nvidia_cuda_nvrtc_cu12="12.9.86", nvidia_cuda_nvcc_cu12="12.9.86"),
         stack("12.8", nvidia_cuda_nvcc_cu12="12.8.93"),
     ),
+    # the wheels of PyPI whose versions begin so; driver: CUDA 13.4 came with R615
+    "toolkit-wheels-13.1": case(
+        stack("13.1", nvidia_cuda_nvcc="13.2.86", driver="615.71.09"),
+        stack("13.1", nvidia_cuda_nvcc="13.1.115", nvidia_cuda_runtime="13.1.1", driver="615.71.09"),
+        stack("13.0", nvidia_cuda_nvcc="13.0.88"),
+    ),
+    "toolkit-wheels-13.3": case(
+        stack("13.3", nvidia_cuda_nvcc="13.5.37", driver="615.71.09"),
+        stack("13.3", nvidia_cuda_nvcc="13.3.73", nvidia_cuda_runtime="13.3.1", driver="615.71.09"),
+        stack("13.0", nvidia_cuda_nvcc="13.0.88"),
+    ),
+    "toolkit-wheels-13.4": case(
+        stack("13.4", nvidia_cuda_nvcc="13.5.37", driver="615.71.09"),
+        stack("13.4", nvidia_cuda_nvcc="13.4.92", nvidia_cuda_runtime="13.4.1", driver="615.71.09"),
+        stack("13.0", nvidia_cuda_nvcc="13.0.88"),
+    ),
+    "toolkit-wheels-13.5": case(
+        stack("13.5", nvidia_cuda_nvcc="13.4.92", driver="615.71.09"),
+        stack("13.5", nvidia_cuda_nvcc="13.5.37", nvidia_cuda_runtime="13.5.1", driver="615.71.09"),
+        stack("13.0", nvidia_cuda_nvcc="13.0.88"),
+    ),
     # on an H200 with driver 580: PTX of ISA 9.1 and 9.2 (CUDA 13.1 and 13.2) gives error 222; 9.0 loads
     "nvcc-ptx-driver": case(
         stack("13.1", driver="580.95.05", nvidia_cuda_nvcc="13.1.115"),
         stack("13.0", driver="580.95.05", nvidia_cuda_nvcc="13.0.88"),
         stack("13.1", driver="590.44", nvidia_cuda_nvcc="13.1.115"),
+    ),
+    "nvcc-13.2-ptx-driver": case(
+        stack("13.2", driver="590.48.01", nvidia_cuda_nvcc="13.2.86"),
+        stack("13.2", driver="595.58.03", nvidia_cuda_nvcc="13.2.86"),
+        stack("13.1", driver="590.48.01", nvidia_cuda_nvcc="13.1.115"),
+    ),
+    "nvcc-13.3-ptx-driver": case(
+        stack("13.3", driver="595.58.03", nvidia_cuda_nvcc="13.3.73"),
+        stack("13.3", driver="610.43.02", nvidia_cuda_nvcc="13.3.73"),
+        stack("13.2", driver="595.58.03", nvidia_cuda_nvcc="13.2.86"),
+    ),
+    "nvcc-13.4-ptx-driver": case(
+        stack("13.4", driver="610.43.02", nvidia_cuda_nvcc="13.4.92"),
+        stack("13.4", driver="615.71.09", nvidia_cuda_nvcc="13.4.92"),
+        stack("13.3", driver="610.43.02", nvidia_cuda_nvcc="13.3.73"),
     ),
     # CUDA 12.8's release notes: the compiler's first support of sm_100, sm_101 and sm_120
     "nvcc-cu12-blackwell": case(
@@ -109,12 +145,6 @@ CASES = {
     "cuda-thor": case(stack("12.9", gpu="11.0"), stack("13.0", gpu="11.0"), stack("12.9", gpu="10.0")),
     # CUDA 13.0's release notes: Maxwell, Pascal and Volta are gone
     "cuda13-before-turing": case(stack("13.0", gpu="7.0"), stack("12.6", gpu="7.0"), stack("13.0", gpu="7.5")),
-    # triton#8539 and #10331: 3.5.0's ptxas is 12.8.93 and says "Value 'sm_121a' is not defined"; 3.6.0 brings 12.9.86
-    "triton-gb10": case(
-        stack("12.9", gpu="12.1", triton="3.5.0"),
-        stack("12.9", gpu="12.1", triton="3.6.0"),
-        stack("12.9", gpu="12.0", triton="3.5.0"),
-    ),
     # sglang#12320: "it only supports SM90 and SM100"; DeepGEMM#305: no plans for sm_120
     "deep-gemm-gpus": case(
         stack("12.9", gpu="12.0", deep_gemm="2.1.0"),
