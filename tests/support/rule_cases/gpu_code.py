@@ -6,6 +6,9 @@ from tests.support.rule_cases import case, stack
 
 # Measured on 2026-11-28: each triton of PyPI compiled a copy and a tl.dot of float16 for each GPU, with its own ptxas,
 # and with the one of CUDA 13.5; the fatbins of cuDNN were listed; `ptxas --help` names what each nvcc knows.
+ARM64 = "linux/arm64"
+RUBIN = {"gpu": "10.7", "driver": "615.71.09", "platform": ARM64}
+
 CASES = {
     "triton-blackwell": case(
         (stack("12.8", gpu="10.0", triton="3.2.0"), stack("12.8", gpu="12.0", triton="3.1.0")),
@@ -118,5 +121,47 @@ CASES = {
         stack("12.8", gpu="12.0", flashinfer_python="0.7.1", env={"TORCH_CUDA_ARCH_LIST": "12.0"}),
         stack("12.8", gpu="9.0", flashinfer_python="0.6.18"),
         stack("12.8", gpu="12.0", flashinfer_python="0.6.6", env={"TORCH_CUDA_ARCH_LIST": "12.0"}),
+    ),
+    # pytorch#172663: builds for aarch64 have 8.0, 9.0, 10.0 and 12.0, those for CUDA 13 also 11.0
+    "torch-arm64-before-ampere": case(
+        (
+            stack("13.0", gpu="7.5", platform=ARM64, torch="2.11.0"),
+            stack("12.6", gpu="7.5", platform=ARM64, torch="2.9.1+cu126"),
+        ),
+        stack("13.0", gpu="9.0", platform=ARM64, torch="2.11.0"),
+        stack("13.0", gpu="7.5", torch="2.11.0"),
+        stack("13.0", gpu="8.7", platform=ARM64, torch="2.11.0"),
+        stack("12.4", gpu="7.5", platform=ARM64, torch="2.8.0"),
+        stack("cpu", gpu="7.5", platform=ARM64, torch="2.10.0"),
+        stack("11.8", gpu="7.5", platform=ARM64, torch="2.9.1"),
+    ),
+    # common_ops of 0.4.1.post1: 90, 90a, 100a, 101a, 120a; of 0.4.2: 103a, 110a and 121a too; of 0.4.6: 100f
+    "sglang-kernel-arm64-before-hopper": case(
+        stack("13.0", gpu="8.7", platform=ARM64, sglang_kernel="0.4.10"),
+        stack("13.0", gpu="9.0", platform=ARM64, sglang_kernel="0.4.10"),
+        stack("13.0", gpu="8.7", sglang_kernel="0.4.10"),
+        stack("13.0", gpu="8.7", platform=ARM64, sglang_kernel="0.4.10+local"),
+    ),
+    "sglang-kernel-arm64-gb10": case(
+        stack("12.9", gpu="12.1", platform=ARM64, sglang_kernel="0.4.1.post1"),
+        stack("13.0", gpu="12.1", platform=ARM64, sglang_kernel="0.4.2"),
+        stack("12.9", gpu="12.0", platform=ARM64, sglang_kernel="0.4.1.post1"),
+        stack("12.9", gpu="12.1", sglang_kernel="0.4.1.post1"),
+        stack("13.0", gpu="12.1", platform=ARM64, sglang_kernel="0.4.1+cu130"),
+    ),
+    "sglang-kernel-arm64-rubin": case(
+        stack("13.4", **RUBIN, sglang_kernel="0.4.5"),
+        stack("13.4", **RUBIN, sglang_kernel="0.4.6"),
+        stack("13.0", gpu="10.3", platform=ARM64, sglang_kernel="0.4.5"),
+        stack("13.4", gpu="10.7", sglang_kernel="0.4.5"),
+        stack("13.4", **RUBIN, sglang_kernel="0.4.5+local"),
+    ),
+    # common_ops of 0.3.20: 90, 90a, 100a, 101a, 120a; of 0.3.21: 80, 87 and 89 too
+    "sgl-kernel-arm64-before-hopper": case(
+        stack("12.8", gpu="8.7", platform=ARM64, sgl_kernel="0.3.20"),
+        stack("12.8", gpu="8.7", platform=ARM64, sgl_kernel="0.3.21"),
+        stack("12.8", gpu="9.0", platform=ARM64, sgl_kernel="0.3.20"),
+        stack("12.8", gpu="8.7", sgl_kernel="0.3.20"),
+        stack("12.8", gpu="8.7", platform=ARM64, sgl_kernel="0.3.20+local"),
     ),
 }

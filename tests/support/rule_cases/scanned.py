@@ -170,6 +170,7 @@ CASES = {
 
 _X86_64_ALONE = {"vllm-085-abi", "vllm-0.9-rtx-blackwell", "vllm-0.8.2", "te-2.6.0", "sglang-kernel-0.4.10-gb10"}
 _X86_64_ALONE |= {"sgl-kernel-before-blackwell", "sgl-kernel-torch2.7"}  # there are no other wheels of these releases
+_X86_64_ALONE |= {"sglang-kernel-gb10"}  # the wheel for arm64 has sm_121a
 _X86_64_ALONE.add("bitsandbytes-0.45-cuda12.6")  # its wheels for arm64 are not scanned
 
 
