@@ -60,7 +60,8 @@ def vocabulary_of(matrix: Matrix, harvested: Iterable[str] = ()) -> Vocabulary:
     names |= {component.package: component.package for component in components}
     names |= {name: component.package for name, component in matrix.components.items()}
     gpus = GpuNames(tuple(matrix.gpus.values()), matrix.accelerators)
-    systems = {cell.base.name: System(cell.base.name, **cell.base.libraries) for cell in matrix.all_cells}
+    bases = {cell.base.name: cell.base for cell in matrix.all_cells}
+    systems = {name: System(name, base.glibc, libstdcxx=base.libstdcxx) for name, base in bases.items()}
     for system in matrix.systems.values():
         systems |= {form: system for name in (system.name, *system.aliases) for form in (name, name.replace(".", ""))}
     cells = (*matrix.defaults, *(cell.id for cell in matrix.all_cells))

@@ -122,6 +122,12 @@ CASES = {
         stack("12.8", gpu="9.0", flashinfer_python="0.6.18"),
         stack("12.8", gpu="12.0", flashinfer_python="0.6.6", env={"TORCH_CUDA_ARCH_LIST": "12.0"}),
     ),
+    # flashinfer#5479: "Unknown option '--compress-mode=size'" with 0.6.18
+    "flashinfer-nvcc-compress-mode": case(
+        stack("12.6", flashinfer_python="0.6.18"),
+        stack("12.8", flashinfer_python="0.6.18"),
+        stack("12.6", flashinfer_python="0.6.17"),
+    ),
     # pytorch#172663: builds for aarch64 have 8.0, 9.0, 10.0 and 12.0, those for CUDA 13 also 11.0
     "torch-arm64-before-ampere": case(
         (
