@@ -22,7 +22,7 @@ _NGC = re.compile(r"(?:nvcr\.io/)?(?:nvidia/|ngc)pytorch:?([0-9]{2}\.[0-9]{2})(?
 # Before and after the name of a system in the name of an image: docker.io/library/debian:12-slim.
 _IMAGE = re.compile(r"^(?:docker\.io/)?(?:library/)?|(?:-?slim)?$")
 _CUDA_IMAGE = re.compile(  # nvidia/cuda:12.8.1-cudnn-devel-ubuntu22.04
-    r"(?:docker\.io/|nvcr\.io/)?nvidia/cuda:([0-9]+\.[0-9]+)[0-9.]*-(?:cudnn[0-9]*-)?(?:base|runtime|devel)-(\w+\.?\w*)"
+    r"(?:docker\.io/|nvcr\.io/)?nvidia/cuda:([0-9]++\.[0-9]++)[0-9.]*+-(?:cudnn[0-9]*+-)?(?:base|runtime|devel)-(\w++\.?\w*+)"
 )
 
 # OCI's name of a platform -> names that users type, without punctuation.

@@ -42,13 +42,13 @@ _OTHER_INDEX = "check network and proxy, or name another index: UV_DEFAULT_INDEX
 _INDEX_FAILED = re.compile(r"Failed to fetch|Request failed after|`?Content-Type`? |unexpected (JSON|HTML)")
 # The headline, which the error has already, and advice about an option that imagegen sets itself.
 _OMITTED = re.compile(
-    r"No solution found when resolving dependencies:?|(?<!\s)\s+Consider\s+using\s+`exclude-newer-package`[^.]{0,300}\."
-    r"|hint: Wheels are required for [^\n]*--no-build-package [^\n]*"
+    r"No solution found when resolving dependencies:?|(?<!\s)\s++Consider\s++using\s++`exclude-newer-package`[^.]{0,300}\."
+    r"|hint: Wheels are required for [^\n]{0,300}--no-build-package [^\n]*"
 )
 _NO_SDIST = "--only-binary="
 _SDIST = re.compile(r"`([^`=]+)==([^`]+)`")  # the release of which uv would run code
 # A package that another one requires.
-_REQUIRED = re.compile(r"(?<!the cell)\s+depends\s+on\s+([A-Za-z0-9._-]*[A-Za-z0-9])")
+_REQUIRED = re.compile(r"(?<!the cell)(?<!\s)\s++depends\s++on\s++([A-Za-z0-9._-]*[A-Za-z0-9])")
 _WARNING = "warning: "
 _EXPLANATION = 24  # lines of uv's own words that are passed on
 _KEPT_ENV = re.compile(
