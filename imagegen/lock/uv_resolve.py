@@ -42,7 +42,8 @@ _OTHER_INDEX = "check network and proxy, or name another index: UV_DEFAULT_INDEX
 _INDEX_FAILED = re.compile(r"Failed to fetch|Request failed after|`?Content-Type`? |unexpected (JSON|HTML)")
 # The headline, which the error has already, and advice about an option that imagegen sets itself.
 _OMITTED = re.compile(
-    r"No solution found when resolving dependencies:?|(?<!\s)\s++Consider\s++using\s++`exclude-newer-package`[^.]{0,300}\."
+    r"No solution found when resolving dependencies:?"
+    r"|(?<!\s)\s++Consider\s++using\s++`exclude-newer-package`[^.]{0,300}\."
     r"|hint: Wheels are required for [^\n]{0,300}--no-build-package [^\n]*"
 )
 _NO_SDIST = "--only-binary="
