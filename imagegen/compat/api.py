@@ -1,4 +1,4 @@
-"""Rules from the names that packages share (matrices/api): a release without a name breaks packages that require it.
+"""Rules from names that packages share (matrices/api, matrices/imports): a release without one breaks who requires it.
 
 Releases that refuse a keyword argument count as releases without it.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from imagegen.compat import import_names
 from imagegen.compat import package_names as api
 from imagegen.compat.derived import derived_rule
 from imagegen.compat.package_names import PackageNames, SharedName
@@ -20,13 +21,16 @@ from imagegen.compat.rule import Rule
 
 _NAMED = 2  # names that one rule names
 
-_Group = tuple[str, bool, bool, str, str]  # provider, certain, keyword, releases of the package, of the provider
+# provider, certain, keyword, releases of the package, of the provider, and whether these are refused
+_Group = tuple[str, bool, bool, str, str, bool]
 
 
 def api_rules(directories: Sequence[Path], package: str) -> list[Rule]:
     """Return the rules about names that a package requires, from the directories of matrices. Raises MatrixError."""
-    names = api.load(directories, package)
-    return list(rules_of(names)) if names else []
+    tables = (api.load(directories, package), import_names.load(directories, package))
+    read = [names for names in tables if names]
+    every_name = tuple(name for names in read for name in names.names)
+    return list(rules_of(PackageNames(package, max(names.read for names in read), names=every_name))) if read else []
 
 
 def rules_of(names: PackageNames) -> Iterator[Rule]:
@@ -35,14 +39,13 @@ def rules_of(names: PackageNames) -> Iterator[Rule]:
     for shared_name in names.names:
         for required_by in shared_name.required_by:
             for lacked_by in shared_name.lacked_by:
-                group = (shared_name.provider, shared_name.certain, bool(shared_name.keyword), required_by, lacked_by)
+                flags = shared_name.certain, bool(shared_name.keyword)
+                group = (shared_name.provider, *flags, required_by, lacked_by, not shared_name.name)
                 groups.setdefault(group, []).append(shared_name)
     ids: Counter[str] = Counter()
     for group, shared_names in _without_implied(groups).items():
-        ids[
-            name
-            := f"api-{names.package}-{group[0]}-{shared_names[0].keyword or shared_names[0].name.rpartition('.')[2]}"
-        ] += 1
+        last = shared_names[0].keyword or shared_names[0].name.rpartition(".")[2] or "version"
+        ids[name := f"api-{names.package}-{group[0]}-{last}"] += 1
         yield _rule(f"{name}-{ids[name]}" if ids[name] > 1 else name, names, group, shared_names)
 
 
@@ -85,7 +88,7 @@ class _Span:
 
 
 def _rule(name: str, names: PackageNames, group: _Group, shared_names: Sequence[SharedName]) -> Rule:
-    provider, certain, passed, required_by, lacked_by = group
+    provider, certain, passed, required_by, lacked_by, refused = group
     first = shared_names[0]
     listed = sorted(
         {f"{shared_name.keyword} to {shared_name.name}" if passed else shared_name.name for shared_name in shared_names}
@@ -93,14 +96,15 @@ def _rule(name: str, names: PackageNames, group: _Group, shared_names: Sequence[
     omitted = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
     shown = f"{', '.join(listed[:_NAMED])}{omitted}"
     span = " to ".join(bound.lstrip("<>=") for bound in required_by.split(","))
-    verb = "pass" if passed else "import" if certain else "use"
-    verb += "" if " to " in span else "es" if passed else "s"
-    lacks = _refuses(lacked_by) if passed else _lacks(lacked_by)
+    verb = "refuse" if refused else "pass" if passed else "import" if certain else "use"
+    verb += "" if " to " in span else "es" if verb == "pass" else "s"
+    lacks = f"refuses {_from(lacked_by)}" if passed else _lacks(lacked_by)
+    because = f"{verb} {provider} {_from(lacked_by)}" if refused else f"{verb} {shown}, which {provider} {lacks}"
     limitation = "" if certain else f"; what needs {first.path} fails, the rest works"
     newest = f"{names.package} {span.rpartition(' ')[2]}"
     return derived_rule(
         name,
-        f"{names.package} {span} {verb} {shown}, which {provider} {lacks}{limitation}.",
+        f"{names.package} {span} {because}{limitation}.",
         when={names.package: required_by},
         conflict={provider: lacked_by},
         source=f"{first.path}, line {first.line}, of {newest}; {provider}'s wheels on PyPI",
@@ -108,7 +112,7 @@ def _rule(name: str, names: PackageNames, group: _Group, shared_names: Sequence[
         severity="error" if certain else "warning",
         evidence="measured",
         fix=f"Use {_others(provider, lacked_by, passed=passed)}, or another release of {names.package}.",
-        message=_message(first),
+        message="" if refused else _message(first),
     )
 
 
@@ -121,22 +125,19 @@ def _message(name: SharedName) -> str:
     return f"ImportError: cannot import name '{last}' from '{module}'"
 
 
-def _refuses(lacked_by: str) -> str:
-    """Return the span of releases that refuse a keyword in words."""
+def _from(lacked_by: str) -> str:
+    """Return a span of releases in words."""
     bounds = _bounds(lacked_by)
     if ">=" not in bounds:
-        return f"refuses before {bounds['<']}"
-    end = f" to before {bounds['<']}" if "<" in bounds else " on"
-    return f"refuses from {bounds['>=']}{end}"
+        return f"before {bounds['<']}"
+    end = f"to before {bounds['<']}" if "<" in bounds else "on"
+    return f"from {bounds['>=']} {end}"
 
 
 def _lacks(lacked_by: str) -> str:
     """Return the span of releases that lack a name in words."""
     bounds = _bounds(lacked_by)
-    if ">=" not in bounds:
-        return f"has from {bounds['<']} on"
-    end = f" to before {bounds['<']}" if "<" in bounds else " on"
-    return f"does not have from {bounds['>=']}{end}"
+    return f"does not have {_from(lacked_by)}" if ">=" in bounds else f"has from {bounds['<']} on"
 
 
 def _others(provider: str, lacked_by: str, *, passed: bool) -> str:

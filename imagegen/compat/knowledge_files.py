@@ -7,7 +7,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from imagegen import compat
-from imagegen.compat import metadata, package_names
+from imagegen.compat import import_names, metadata, package_names
+from imagegen.compat.import_names import ImportNames
 from imagegen.compat.knowledge import Knowledge
 from imagegen.compat.package_names import PackageNames
 from imagegen.compat.published_builds import Builds
@@ -72,6 +73,19 @@ class KnowledgeFiles:
         """Return the names that a package shares with others; None if none were harvested."""
         return self._results.of("api-names", package, lambda: package_names.load(self._directories, package))
 
+    @cached_property
+    def _imports(self) -> frozenset[str]:
+        return frozenset(import_names.names(self._directories))
+
+    def examined(self, package: str, release: str, provider: str, provider_release: str) -> bool:
+        """Return whether the names that importing a release needs of a provider's release were looked up."""
+        if not {package, provider} <= self._imports:
+            return False
+        table: ImportNames | None = self._results.of(
+            "import-names", package, lambda: import_names.load(self._directories, package)
+        )
+        return table is not None and table.examined(release, provider, provider_release)
+
     def api_rules(self, packages: Collection[str]) -> list[Rule]:
         """Return the rules about names that pairs of these packages share."""
 
@@ -81,5 +95,10 @@ class KnowledgeFiles:
                 self._api_rules[name] = rules
             return self._api_rules[name]
 
-        users = [name for name in package_names.names(self._directories) if name in packages]
-        return [rule for name in users for rule in rules_of(name) if rule.packages <= set(packages)]
+        users = self._imports | set(package_names.names(self._directories))
+        return [
+            rule
+            for name in sorted(users.intersection(packages))
+            for rule in rules_of(name)
+            if rule.packages <= set(packages)
+        ]

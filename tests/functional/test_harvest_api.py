@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import io
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from imagegen.compat.package_names import SharedName
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, UsageError
 from imagegen.core.progress import Quiet
-from tests.support.package_index import Index, Offer
+from tests.support.package_index import Index, Offer, zipped
 from tools.harvest import api as harvested
 from tools.harvest.__main__ import command
 
@@ -76,14 +74,6 @@ def index() -> Iterator[Index]:
         index.page(name, *lines)
     yield index
     index.close()
-
-
-def zipped(members: dict[str, bytes]) -> bytes:
-    data = io.BytesIO()
-    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as wheel:
-        for name, content in members.items():
-            wheel.writestr(name, content)
-    return data.getvalue()
 
 
 def test_names_are_compared_release_by_release(index: Index, tmp_path: Path) -> None:

@@ -114,3 +114,11 @@ def archive(name: str, version: str, content: bytes, *, before: int = 0) -> byte
         wheel.writestr(f"{name}/data.bin", random.Random(0).randbytes(before))
         wheel.writestr(f"{name}-{version}.dist-info/METADATA", content)
     return data.getvalue()
+
+
+def zipped(members: dict[str, bytes]) -> bytes:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as wheel:
+        for name, content in members.items():
+            wheel.writestr(name, content)
+    return data.getvalue()

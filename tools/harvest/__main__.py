@@ -17,7 +17,7 @@ from imagegen import spec as matrix
 from imagegen.audit.imports import starts
 from imagegen.cli import main
 from imagegen.cli.app import App
-from imagegen.compat import harvested, metadata, metadata_file, scans_file
+from imagegen.compat import harvested, import_names, metadata, metadata_file, scans_file
 from imagegen.compat import models as model_table
 from imagegen.compat import package_names as shared_names
 from imagegen.compat import wheel_scans as scans
@@ -32,6 +32,7 @@ from imagegen.core.net.package_index import DEFAULT
 from imagegen.core.text import counted
 from imagegen.spec.model import Component, Index
 from tools.harvest import api as package_names
+from tools.harvest import imports as import_harvest
 from tools.harvest import interpreters, model_types, published
 from tools.harvest import torch_exports as torch_index
 from tools.harvest import verdicts as summary
@@ -66,6 +67,16 @@ _MB = 1_000_000
     help="Instead: write matrices/api/<package>.json for COMPONENTS, the names and keyword arguments that they use of "
     "other packages.",
 )
+@click.option(
+    "--imports",
+    is_flag=True,
+    help="Instead: write matrices/imports/<package>.json for COMPONENTS, the names of others that their imports need.",
+)
+@click.option(
+    "--cache",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="With --imports: the directory of what was read of wheels, from which an interrupted run goes on.",
+)
 @click.option("--verdicts", is_flag=True, help="Print changes as Markdown, with the cells whose verdict they change.")
 @click.option(
     "--scan",
@@ -89,6 +100,8 @@ def command(
     scanning: bool,
     dry_run: bool,
     api: bool,
+    imports: bool,
+    cache: Path | None,
     as_json: bool,
 ) -> None:
     """Read the metadata of COMPONENTS from the package index, and write matrices/metadata/<package>.json.
@@ -102,12 +115,11 @@ def command(
     exclusive = [option for option, value in alone.items() if value is not None]
     if verdicts and as_json:
         raise UsageError("--verdicts and --json both print the result", code="usage-option-conflict")
-    flags = {"--verdicts": verdicts, "--scan": scanning, "--dry-run": dry_run, "--api": api}
-    if api:
-        _require_alone(
-            ["--api"], [*exclusive, *(option for option, chosen in flags.items() if chosen and option != "--api")]
-        )
-        _write_api(app, components, as_json=as_json)
+    flags = {"--verdicts": verdicts, "--scan": scanning, "--dry-run": dry_run, "--api": api, "--imports": imports}
+    if api or imports:
+        _require_alone([*exclusive, *(option for option, chosen in flags.items() if chosen)], [])
+        write = _write_api if api else partial(_write_imports, cache=cache)
+        write(app, components, as_json=as_json)
         return
     _require_alone(exclusive, [*components, *(option for option, chosen in flags.items() if chosen)])
     if scanning or dry_run:
@@ -270,6 +282,28 @@ def _write_api(app: App, requested: Sequence[str], *, as_json: bool) -> None:
         news = "written" if changed else "nothing new"
         app.progress.say(f"{package.package}: {counted(len(package.names), 'shared name')}, {news} ({path})")
         results.append({"package": package.package, "path": str(path), "written": changed, "names": len(package.names)})
+    if as_json:
+        app.json(results)
+
+
+def _write_imports(app: App, requested: Sequence[str], *, cache: Path | None, as_json: bool) -> None:
+    """Write the import names of the requested packages, else of all that have metadata; those are also providers."""
+    everything = metadata.names(app.project.matrix_directories)
+    packages = list(dict.fromkeys(_package(app.session.matrix.components.values(), name) for name in requested))
+    settings = package_index.with_indexes(app.project.settings, _indexes(app))
+    components = app.session.matrix.components.values()
+    roots = {component.package: component.imports for component in components}
+    harvest = import_harvest.ImportHarvest(sorted({*everything, *packages}), settings, app.progress, cache, roots)
+    results = []
+    for table in harvest.read(packages or everything, str(dt.datetime.now(dt.UTC).date())):
+        before = import_names.load(app.project.matrix_directories, table.package)
+        path = import_names.path_of(app.project.directory / "matrices", table.package)
+        changed = before is None or replace(table, read="") != replace(before, read="")
+        if changed:
+            harvested.write(path, import_names.dumps(table))
+        news = "written" if changed else "nothing new"
+        app.progress.say(f"{table.package}: {counted(len(table.names), 'shared name')}, {news} ({path})")
+        results.append({"package": table.package, "path": str(path), "written": changed, "names": len(table.names)})
     if as_json:
         app.json(results)
 

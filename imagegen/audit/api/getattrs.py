@@ -68,7 +68,7 @@ def _cases(body: list[ast.stmt], name: str, tables: Mapping[str, ast.expr]) -> s
         if isinstance(node, ast.Raise):
             return names
         if isinstance(node, ast.If):
-            texts = _compared(node.test, name, tables)
+            texts = set() if _raises(node.body) else _compared(node.test, name, tables)
             if texts is None:
                 return None
             names |= texts
@@ -76,6 +76,12 @@ def _cases(body: list[ast.stmt], name: str, tables: Mapping[str, ast.expr]) -> s
         elif not isinstance(node, ast.Import | ast.ImportFrom | ast.Expr):
             return None
     return None
+
+
+def _raises(body: list[ast.stmt]) -> bool:
+    """Return whether the statements of a block answer no name."""
+    returns = any(isinstance(node, ast.Return) for statement in body for node in ast.walk(statement))
+    return isinstance(body[-1], ast.Raise) and not returns
 
 
 def _compared(test: ast.expr, name: str, tables: Mapping[str, ast.expr]) -> set[str] | None:

@@ -1,0 +1,114 @@
+"""matrices/imports/<package>.json: names that `import` of a package needs of others, and the releases that lack them.
+
+`tools.harvest --imports` writes these files. Each also says which releases were read, so that an answer about two
+releases can say whether their names were compared.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, field
+from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+
+from imagegen.compat import harvested
+from imagegen.compat.package_names import SharedName
+from imagegen.core.deferred import dataclass
+
+FOLDER = "imports"  # below a directory of matrices
+
+
+@dataclass(frozen=True)
+class ImportNames:
+    """The names that importing a package needs of others. Releases are PEP 440 specifiers, one for each span.
+
+    A name that is empty stands for a statement that raises because of the provider's version.
+    """
+
+    package: str
+    read: str  # the day of that, ISO 8601
+    releases: tuple[str, ...] = ()  # of the package
+    providers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # provider -> its releases
+    names: tuple[SharedName, ...] = ()
+
+    def examined(self, release: str, provider: str, provider_release: str) -> bool:
+        """Return whether all names that the release needs of the provider were looked up in its release.
+
+        A provider that is not listed was asked for nothing.
+        """
+        return _contains(self.releases, release) and (
+            provider not in self.providers or _contains(self.providers[provider], provider_release)
+        )
+
+
+def load(directories: Sequence[Path], package: str) -> ImportNames | None:
+    """Return the names of a package from the last directory that has them; None where none has.
+
+    Raises MatrixError for a file that cannot be read.
+    """
+    with harvested.opened(directories, f"{FOLDER}/{package}.json") as file:
+        return parse(file[0]) if file else None
+
+
+def parse(raw: bytes) -> ImportNames:
+    """Raises ValueError for anything that `dumps` does not write."""
+    try:
+        document = json.loads(raw)
+        names = []
+        for provider, rows in document["names"].items():
+            for name, module, path, line, required_by, lacked_by in rows:
+                row = SharedName(
+                    provider, name, bool(module), path, int(line), True, tuple(required_by), tuple(lacked_by)
+                )
+                names.append(row)
+        return ImportNames(
+            document["package"],
+            document["read"],
+            tuple(document["releases"]),
+            {provider: tuple(spans) for provider, spans in document["providers"].items()},
+            tuple(names),
+        )
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"it is not a table of imports: {error}") from error
+
+
+def dumps(names: ImportNames) -> bytes:
+    """The file of a package: one line for each provider and name, so that changes are readable."""
+    rows: dict[str, list[str]] = {}
+    for shared_name in sorted(names.names):
+        provider, name, module, path, line, _, required_by, lacked_by, _ = astuple(shared_name)
+        rows.setdefault(provider, []).append(_dumps([name, int(module), path, line, required_by, lacked_by]))
+    providers = (f"{_dumps(name)}: {_dumps(spans)}" for name, spans in sorted(names.providers.items()))
+    tables = (f"{_dumps(provider)}: {_block('[]', texts)}" for provider, texts in sorted(rows.items()))
+    fields = {
+        "package": _dumps(names.package),
+        "read": _dumps(names.read),
+        "releases": _dumps(names.releases),
+        "providers": _block("{}", providers),
+        "names": _block("{}", tables),
+    }
+    return (_block("{}", (f'"{key}": {text}' for key, text in fields.items())) + "\n").encode()
+
+
+def _dumps(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _block(brackets: str, items: Iterable[str]) -> str:
+    text = ",\n".join(items)
+    return f"{brackets[0]}\n{text}\n{brackets[1]}" if text else brackets
+
+
+def _contains(spans: Iterable[str], release: str) -> bool:
+    return any(SpecifierSet(span).contains(release, prereleases=False) for span in spans)
+
+
+def names(directories: Iterable[Path]) -> list[str]:
+    """Return the packages that have a file, sorted."""
+    return harvested.packages(directories, FOLDER)
+
+
+def path_of(directory: Path, package: str) -> Path:
+    return directory / FOLDER / f"{package}.json"
