@@ -18,6 +18,7 @@ from imagegen.audit.api.lookup import Api
 from imagegen.audit.api.source import module_name
 from imagegen.audit.lists import few
 from imagegen.audit.model import Finding, ModuleReader, Package, Severity, Subject, required_name
+from imagegen.core.text import counted
 
 _SHOWN = 20  # lines of details
 # Top-level modules that packages install by mistake, or for their own development.
@@ -80,6 +81,8 @@ def check(subject: Subject) -> Iterator[Finding]:
     for failure in failures(subject.packages, subject.python, subject.modules):
         by_file.setdefault((str(failure.package), failure.path), []).append(failure)
     subject.modules.close()
+    if unread := sorted(subject.modules.unread):
+        yield Finding(Severity.INFO, "api-unread", "", None, f"{counted(len(unread), 'package')}", few(unread, _SHOWN))
     for (package, path), failing in by_file.items():
         first, *further = failing
         severity = Severity.WARNING if all(failure.command for failure in failing) else Severity.ERROR

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -201,6 +201,10 @@ class ModuleReader(Protocol):
 
     def read(self, package: Package, path: str) -> ImportTime | None:
         """Return the module at a path relative to site-packages; None if it has no source."""
+
+    @property
+    def unread(self) -> Collection[str]:
+        """The packages of which a source was not available."""
 
     def close(self) -> None: ...
 

@@ -112,12 +112,16 @@ def __getattr__(name):
         return 1
     elif name == "old":
         return 2
+    if name in REMOVED:
+        raise AttributeError(REMOVED[name])
+    if name == "gone":
+        raise AttributeError(name)
     raise AttributeError(name)
 """
     )
     assert not found.open
     assert found.names >= {"LLM", "Engine", "old"}
-    assert "new" not in found.names
+    assert not found.names & {"new", "gone"}
 
 
 def test_a_lazy_module_defines_the_names_that_it_lists_and_those_of_modules_below() -> None:

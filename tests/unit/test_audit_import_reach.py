@@ -26,6 +26,8 @@ class Sources:
     def read(self, package: Package, path: str) -> ImportTime | None:
         return import_time(path, self._sources[package.name][path].encode())
 
+    unread: frozenset[str] = frozenset()
+
     def close(self) -> None: ...
 
 

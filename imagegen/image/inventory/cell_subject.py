@@ -24,7 +24,7 @@ from imagegen.core.text import counted
 from imagegen.image import file_tree, inputs, layers
 from imagegen.image.inventory import libraries, system
 from imagegen.image.inventory.disk import Disk
-from imagegen.image.inventory.module_sources import WheelModules
+from imagegen.image.inventory.module_sources import LOCK_MODULES, WheelModules, modules_key
 from imagegen.image.layers import loader, ownership, scan
 from imagegen.image.layers.loader import LoaderLibrary
 from imagegen.image.layers.plan import digest_of_json
@@ -58,7 +58,7 @@ def cell_subject(locked: Lock, cell: Cell, context: Context, scans: Mapping[str,
         cuda=cell.cuda_version is not None,
         excused=excused,
         omits=declared.omits,
-        modules=WheelModules(locked, context),
+        modules=WheelModules(locked, context.store),
     )
 
 
@@ -68,6 +68,7 @@ def blobs(locked: Lock, store: Store) -> dict[str, str]:
         scan.recorded_blob(store, wheel, locked.python): f"the scan of {wheel.file.filename}" for wheel in locked.wheels
     }
     descriptions[SYSTEMS.get(store, system_key(locked))] = f"the scan of base {locked.base.name}"
+    descriptions[LOCK_MODULES.get(store, modules_key(locked))] = f"the imports of {locked.cell}"
     return {blob.digest: description for blob, description in descriptions.items() if blob}
 
 

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 
 from imagegen.audit.api.import_time import ImportTime, import_time
 from imagegen.audit.api.source import LONGEST
 from imagegen.audit.model import Package
 from imagegen.audit.module_facts import MODULES_FORMAT, packed_modules, read_modules
 from imagegen.audit.readers.installation import InstalledFile, installation, relative, site_packages
-from imagegen.core.context import Context
+from imagegen.core.errors import FetchError
+from imagegen.core.store import Store
 from imagegen.core.store.cache import BlobCache
-from imagegen.image import inputs
 from imagegen.image.inventory.tree import FileTree, join, read_file
 from imagegen.image.layers.plan import digest_of_json
 from imagegen.image.layers.scan import open_locked
-from imagegen.lock.model import Lock, LockedWheel
+from imagegen.index_metadata.stored_modules import StoredModules
+from imagegen.lock.model import Lock
 
-MODULES = BlobCache("modules")
+LOCK_MODULES = BlobCache("lock-modules")
 
 
 class TreeModules:
     """The modules below a directory of a file tree."""
+
+    unread: Collection[str] = ()
 
     def __init__(self, tree: FileTree, site: str) -> None:
         self._tree, self._site = tree, site
@@ -37,48 +39,56 @@ class TreeModules:
         """Keep nothing: files of an environment may change."""
 
 
-class WheelModules:
-    """The modules of a lock's wheels. A wheel is opened, or fetched, when the store does not know a module of it."""
+class WheelModules(StoredModules):
+    """The modules of a lock's wheels, opened when the store does not know a module of them.
 
-    def __init__(self, locked: Lock, context: Context) -> None:
+    The store keeps all modules of a lock under a key of its own, so that they can go to another store without wheels.
+    """
+
+    def __init__(self, locked: Lock, store: Store) -> None:
+        super().__init__(store)
+        self._locked = locked
         self._opened = ExitStack()
-        self._locked, self._context = locked, context
         self._wheels = {wheel.name: wheel for wheel in locked.wheels}
-        self._modules: dict[str, dict[str, ImportTime]] = {}  # by distribution and path
-        self._stored: dict[str, int] = {}  # how many of them the store has
         self._sources: dict[str, Mapping[str, InstalledFile]] = {}
+        data = LOCK_MODULES.read(store, modules_key(locked))
+        self._of_lock = read_modules(data) if data else {}  # by package and path: "torch:torch/nn/__init__.py"
+        self._used: dict[str, ImportTime] = {}
 
     def read(self, package: Package, path: str) -> ImportTime | None:
-        """Return the module at `path`; None for one that is not in the package's wheel. Raises as `fetch_each`."""
-        name = package.name
-        if name not in self._modules:
-            data = MODULES.read(self._context.store, modules_key(self._wheels[name]))
-            self._modules[name] = read_modules(data) if data else {}
-            self._stored[name] = len(self._modules[name])
-        if path not in self._modules[name]:
-            file = self._files(name).get(path)
-            is_short = file is not None and file.size <= LONGEST
-            source = b"".join(file.chunks()) if file and is_short else None
-            self._modules[name][path] = import_time(path, source) if source is not None else ImportTime()
-        return self._modules[name][path]
+        """Return the module at `path`; None if the store has neither it nor the wheel."""
+        key = f"{package.name}:{path}"
+        module = self._of_lock.get(key) or super().read(package, path)
+        if module:
+            self._used[key] = module
+        return module
 
-    def close(self) -> None:
-        """Store the modules that were read."""
-        self._opened.close()
-        for name, modules in self._modules.items():
-            if len(modules) > self._stored[name]:
-                MODULES.write(self._context.store, modules_key(self._wheels[name]), packed_modules(modules))
+    def wheel_hash(self, name: str) -> str:
+        """Return the wheel's sha256, with a mark if its RECORD is ignored."""
+        wheel = self._wheels[name]
+        return wheel.file.sha256 if wheel.record_exception is None else f"{wheel.file.sha256} without RECORD"
 
-    def _files(self, name: str) -> Mapping[str, InstalledFile]:
+    def source(self, name: str, path: str) -> bytes | None:
+        """Return a file of the wheel, as it is installed. Raises FetchError, WheelError."""
         if name not in self._sources:
-            wheel, store, python = self._wheels[name], self._context.store, self._locked.python
-            inputs.fetch(replace(self._locked, wheels=(wheel,)), self._context)
-            opened = self._opened.enter_context(open_locked(store, wheel))
+            wheel, python = self._wheels[name], self._locked.python
+            if not self._store.has(wheel.file.digest, wheel.file.size):
+                raise FetchError(f"the store lacks {wheel.file.filename}", code="fetch-missing")
+            opened = self._opened.enter_context(open_locked(self._store, wheel))
             site = site_packages(python)
             self._sources[name] = {relative(file.path, site): file for file in installation(opened, python)}
-        return self._sources[name]
+        file = self._sources[name].get(path)
+        return b"".join(file.chunks()) if file and file.size <= LONGEST else None
+
+    def close(self) -> None:
+        """Close the wheels and store the modules that were read."""
+        self._opened.close()
+        super().close()
+        if not self.unread and self._used != self._of_lock:
+            LOCK_MODULES.write(self._store, modules_key(self._locked), packed_modules(self._used))
 
 
-def modules_key(wheel: LockedWheel) -> str:
-    """Return the digest of all that decides what the modules of a wheel need."""
-    return digest_of_json([wheel.file.sha256, wheel.record_exception is not None, MODULES_FORMAT])
+def modules_key(locked: Lock) -> str:
+    """Return the digest of all that decides which modules an audit of the lock reads."""
+    wheels = [[wheel.name, wheel.file.sha256] for wheel in locked.wheels]
+    return digest_of_json([locked.cell, locked.python, wheels, MODULES_FORMAT])

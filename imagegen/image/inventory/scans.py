@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from imagegen.core.store import Store
 from imagegen.core.store.cache import BlobCache
 from imagegen.image.inventory.cell_subject import SYSTEMS, system_key
+from imagegen.image.inventory.module_sources import LOCK_MODULES, modules_key
 from imagegen.image.layers import scan
 from imagegen.lock.model import Lock
 
@@ -41,4 +42,6 @@ def scan_keys(locked: Lock) -> Iterator[tuple[BlobCache, str]]:
     """Yield cache and key of every record that an audit of the cell reads."""
     for wheel in locked.distinct_wheels:
         yield scan.SCANS, scan.scan_key(wheel, locked.python)
+    for environment in locked.environments:
+        yield LOCK_MODULES, modules_key(environment.lock)
     yield SYSTEMS, system_key(locked)
