@@ -136,12 +136,12 @@ def _with_conflict(session: Session, cell: Cell, error: LockError) -> LockError:
         return error
     from imagegen.compat.answers import answer  # late: most cells can be resolved
 
-    explanation, nearest = answer(session.matrices, [cell.id], facts=session.judge.facts_of(cell))[1:]
-    conflicts = [str(conflict) for conflict in explanation.conflicts if conflict.severity != "warning"]
+    answered = answer(session.matrices, [cell.id], facts=session.judge.facts_of(cell))
+    conflicts = [str(conflict) for conflict in answered.explanation.conflicts if conflict.severity != "warning"]
     if not conflicts:
         return error
     why = "\n".join([*conflicts, *([f"uv: {error.why}"] if error.why else [])])
-    fix = "; or ".join(proposal.command for proposal in nearest) or error.fix
+    fix = "; or ".join(proposal.command for proposal in answered.nearest) or error.fix
     error.why, error.fix = why, fix
     return error
 

@@ -34,6 +34,10 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
     cell. An unknown name makes the answer "unknown" unless the rest conflicts; the package index is asked for names
     and releases that are not known here, unless UV_OFFLINE is set.
 
+    Of releases that are pinned together, imports are compared: by harvested data, else by the sources in their
+    wheels on the index. A pinned release whose files nobody read makes the answer "unknown". The last lines say what
+    was examined of each package.
+
     Each environment of an image is answered as its cell, with the same versions; the worst answer decides.
     """
     # A question's problems hold few cycles, and looking for some takes a tenth of its time (0.82 s of the processor's

@@ -29,9 +29,13 @@ def as_text(answer: QuestionAnswer, state: tuple[str, str] | None = None) -> str
         if question.unknown and explanation.rest and explanation.answer == "unknown":
             lines.append(f"the rest: {_NAMES[explanation.rest]}")
         blocks.append("\n".join(lines))
+    if answer.witness:
+        versions = ", ".join(f"{name} {version}" for name, version in answer.witness.versions.items())
+        blocks.append(f"for example {versions}: {', '.join(answer.witness.images)}")
+    blocks.append(_examined(answer))
     if nearest:
         blocks.append("\n".join(["Try:", *map(_nearest_in_words, nearest)]))
-    return "\n\n".join(blocks)
+    return "\n\n".join(filter(None, blocks))
 
 
 def _verdict(answer: QuestionAnswer, state: tuple[str, str] | None) -> str:
@@ -45,6 +49,16 @@ def _verdict(answer: QuestionAnswer, state: tuple[str, str] | None) -> str:
     kind = explanation.kind if explanation.kind != explanation.answer else None
     words = f" ({kind_in_words(kind)})" if kind else ""
     return f"{_NAMES[explanation.answer]}{words}: {about}"  # the blocks that follow say why
+
+
+def _examined(answer: QuestionAnswer) -> str:
+    """Return one line for all packages about which the same was read; none about a cell, whose audit reads all."""
+    if answer.question.cell:
+        return ""
+    names: dict[str, list[str]] = {}
+    for name, data in answer.examined.items():
+        names.setdefault(", ".join(data) or "nothing", []).append(name)
+    return "\n".join(f"examined: {data} of {', '.join(packages)}" for data, packages in names.items())
 
 
 def _nearest_in_words(combination: WorkingCombination) -> str:
@@ -99,6 +113,8 @@ def as_dict(answer: QuestionAnswer, state: tuple[str, str] | None = None) -> dic
             for rule in conflict.rules
         ],
         "unknown": list(explanation.unknown),
+        "examined": {name: list(data) for name, data in answer.examined.items()},
+        "witness": answer.witness and {"versions": answer.witness.versions, "images": answer.witness.images},
         "assumed": list(question.assumed),
         "unknown_names": [{"name": unknown.name, "suggestion": unknown.suggestion} for unknown in question.unknown],
         "nearest": [

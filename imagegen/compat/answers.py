@@ -6,18 +6,22 @@ It stands above imagegen.spec and imagegen.wheels, which the rest of imagegen.co
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import permutations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from imagegen.compat.completion import complete, complete_names
+from imagegen.compat.examined import Examined, compared_releases, examined_data, with_unread
 from imagegen.compat.facts import Facts
 from imagegen.compat.knowledge import Knowledge
 from imagegen.compat.knowledge_files import KnowledgeFiles
 from imagegen.compat.question import Question, missing_metadata, requested_extras
+from imagegen.compat.rule import Rule
 from imagegen.compat.suggestions import suggest
 from imagegen.compat.why import Explanation, explain
+from imagegen.compat.witness import Witness, find_witness
 from imagegen.core.context import Context
 from imagegen.spec.cells import Matrix
 from imagegen.spec.questions import parse_question, platform_choices, vocabulary_of
@@ -58,6 +62,8 @@ class QuestionAnswer(NamedTuple):
     question: Question
     explanation: Explanation
     nearest: Sequence[WorkingCombination]
+    examined: Mapping[str, Sequence[Examined]]  # by package
+    witness: Witness | None = None  # an image that has the combination, if all packages are free
 
     @property
     def exit_code(self) -> int:
@@ -74,13 +80,43 @@ def answer(
     """
     question = _parse(sources, words, sets, facts)
     question = replace(complete(question, sources.knowledge), model=model)
-    explanation = explain(question, sources.knowledge)
+    knowledge, imports_read = _with_imports(sources, question)
+    explanation = explain(question, knowledge)
     asked: set[str] = set()
     while explanation.answer == "unknown" and _read_older(sources, question, explanation.unread - asked):
         asked |= explanation.unread
-        explanation = explain(question, sources.knowledge)
+        explanation = explain(question, knowledge)
+    examined = examined_data(question, knowledge, imports_read)
+    explanation = with_unread(explanation, question, knowledge.metadata, examined)
     nearest = [] if explanation.answer == "compatible" else _nearest(sources, question)
-    return QuestionAnswer(question, explanation, nearest)
+    witness = find_witness(question, sources.matrix) if explanation.answer == "compatible" else None
+    return QuestionAnswer(question, explanation, nearest, examined, witness)
+
+
+def _with_imports(sources: Sources, question: Question) -> tuple[Knowledge, frozenset[str]]:
+    """Return the knowledge with the imports between pinned packages, and the packages whose imports were compared.
+
+    Wheels are read only for pairs of releases that the harvested imports do not cover.
+    """
+    knowledge = sources.knowledge
+    pins = compared_releases(question, knowledge.metadata)
+    unread = {
+        name
+        for one, other in permutations(pins, 2)
+        if not sources.knowledge_files.examined(one, pins[one], other, pins[other])
+        for name in (one, other)
+    }
+    harvested = frozenset(pins.keys() - unread)
+    if not unread:
+        return knowledge, harvested
+    from imagegen.index_metadata.import_rules import read_imports  # late, for the network
+
+    imports = read_imports({name: pins[name] for name in sorted(unread)}, question.facts, sources.context)
+
+    def shared_names(packages: Collection[str] | None) -> Iterable[Rule]:
+        return [*knowledge.shared_names(packages), *imports.rules]
+
+    return knowledge._replace(shared_names=shared_names), harvested | imports.read
 
 
 def _parse(sources: Sources, words: Sequence[str], sets: Sequence[str], facts: Facts | None) -> Question:
@@ -107,10 +143,10 @@ def _parse(sources: Sources, words: Sequence[str], sets: Sequence[str], facts: F
 
 def _read(sources: Sources, question: Question, missing: Mapping[str, str], *, spread: bool = False) -> Collection[str]:
     """Add releases that the specifiers in `missing` admit, by package, to the metadata; return the packages."""
-    from imagegen.index_metadata import on_demand  # late, for the network
-
     today = str(dt.datetime.now(dt.UTC).date())
     extras = requested_extras(question, sources.knowledge_files.metadata)
+    from imagegen.index_metadata import on_demand  # late, for the network
+
     packages = on_demand.look_up(missing, sources.context, today, extras, spread=spread)
     for package in packages.values():
         sources.knowledge_files.metadata.add(package, missing[package.name])

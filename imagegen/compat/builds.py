@@ -68,7 +68,7 @@ def _names_cuda(question: Question) -> bool:
     return is_requested or facts.names.get("cuda") == NO_CUDA or any(map(_CUDA_LABEL.search, labels))
 
 
-def _release(question: Question, name: str) -> str | None:
+def pinned_release(question: Question, name: str) -> str | None:
     """Return the release that the question pins, without its label; None for a range, and for a commit."""
     fact, pin = question.facts.packages.get(name), _PIN.fullmatch(question.requested.get(name, ""))
     return Version(pin[1]).public if pin and fact and not fact.built else None
@@ -76,7 +76,7 @@ def _release(question: Question, name: str) -> str | None:
 
 def _sentences(question: Question, metadata: MetadataCache, builds: Builds) -> Iterator[str]:
     """Yield which build of the leader its version without a label means, if that is known."""
-    release, fact = _release(question, LEADER), question.facts.packages.get(LEADER)
+    release, fact = pinned_release(question, LEADER), question.facts.packages.get(LEADER)
     if release is None or fact is None or fact.local:
         return
     of_pypi, cuda = _cuda_of_pypi(LEADER, release, question, metadata, builds), question.facts.versions.get("cuda")
@@ -158,7 +158,7 @@ def _scanned(question: Question, metadata: MetadataCache, builds: Builds) -> Ite
     if question.facts.names.get("platform") != PLATFORM:
         return
     for name, fact in question.facts.packages.items():
-        release, scans = _release(question, name), metadata.scans.of(name)
+        release, scans = pinned_release(question, name), metadata.scans.of(name)
         if scans is None or fact.built:
             continue
         build = builds.build(name, release, fact.local) if release and fact.local else None
@@ -206,7 +206,7 @@ def _missing(question: Question, metadata: MetadataCache, builds: Builds) -> Ite
     It only doubts labels that may exist: of a publisher that adds builds, or of another form.
     """
     for name, fact in question.facts.packages.items():
-        release = _release(question, name)
+        release = pinned_release(question, name)
         if release is None or not fact.local or builds.build(name, release, fact.local):
             continue
         statements = builds.of(name, release)
@@ -235,7 +235,7 @@ def _elsewhere(question: Question, builds: Builds) -> Iterator[Rule]:
     """Yield a rule for each label in the question that the release has only for other platforms."""
     platform = question.facts.names.get("platform")
     for name, fact in question.facts.packages.items():
-        release = _release(question, name)
+        release = pinned_release(question, name)
         matches = [build for build in builds.of(name, release) if fact.local and fact.local in build.labels]
         if release is None or platform is None or not matches or any(build.is_for(platform) for build in matches):
             continue

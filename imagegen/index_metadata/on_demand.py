@@ -24,9 +24,9 @@ from imagegen.core.net.package_index import DEFAULT, IndexLink
 from imagegen.core.store.cache import Cache
 from imagegen.core.types import parse_requirement
 from imagegen.index_metadata import releases
+from imagegen.index_metadata.wheel_modules import is_offline
 from imagegen.oci.documents import digest_of
 
-OFFLINE = "UV_OFFLINE"  # uv's variable: no index is asked
 _SECONDS = 3.0  # for all packages of a question
 _AT_MOST = 10  # releases of one package that its specifier admits
 _PACKAGES = 8  # of one question
@@ -49,7 +49,7 @@ def look_up(
     A package is absent from the result if the index does not have it, or does not answer in time. `today` is a date,
     "2026-11-24": a record counts for one day. The requirements of `extras`, by package, are read too.
     """
-    if context.settings.env.get(OFFLINE, "").lower() in {"1", "true", "yes", "on"}:
+    if is_offline(context.settings):
         return {}
     url = package_index.url_of(DEFAULT, context.settings)
     packages = {

@@ -14,7 +14,7 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.index_metadata import on_demand
 from tests.support.command_line import Run
-from tests.support.package_index import Index, Offer, metadata
+from tests.support.package_index import Index, Offer, archive, metadata
 
 TODAY = "2026-11-24"
 
@@ -27,7 +27,9 @@ def context(index: Index, tmp_path: Path, **env: str) -> Context:
 def offer(index: Index, package: str, *versions: str, requires: str = "torch==2.8.0") -> None:
     filenames = {version: f"{package.replace('-', '_')}-{version}-py3-none-any.whl" for version in versions}
     for version, filename in filenames.items():
-        index.beside(filename, metadata(package, version, requires))
+        content = metadata(package, version, requires)
+        index.beside(filename, content)
+        index.wheel(filename, archive(package, version, content))
     index.page(package, *map(Offer, filenames.values()))
 
 
@@ -131,7 +133,9 @@ def test_extras_that_a_requested_extra_includes_are_read(
 Requires-Dist: torch==2.8.0; extra == "run.time"
 Provides-Extra: all
 Provides-Extra: run.time"""
-    index.beside("pack-1.0-py3-none-any.whl", metadata("pack", "1.0", more=included))
+    content = metadata("pack", "1.0", more=included)
+    index.beside("pack-1.0-py3-none-any.whl", content)
+    index.wheel("pack-1.0-py3-none-any.whl", archive("pack", "1.0", content))
     index.page("pack", Offer("pack-1.0-py3-none-any.whl"))
     assert run("why", "pack[all]==1.0", "torch==2.8.0").code == 0
     assert run("why", "pack[all]==1.0", "torch==2.9.1").code == 1
@@ -143,6 +147,7 @@ def test_extras_are_read_with_those_that_add_nothing(run: Run, index: Index, mon
     more = "Provides-Extra: Some_More\nProvides-Extra: empty"
     content = metadata("peft", "0.17.1", 'torch==2.8.0; extra == "some.more"', more=more)
     index.beside("peft-0.17.1-py3-none-any.whl", content)
+    index.wheel("peft-0.17.1-py3-none-any.whl", archive("peft", "0.17.1", content))
     index.page("peft", Offer("peft-0.17.1-py3-none-any.whl"))
     assert run("why", "peft[empty,some_more]==0.17.1", "torch==2.8.0").code == 0
     assert run("why", "peft[some_more]==0.17.1", "torch==2.9.1").code == 1

@@ -18,7 +18,12 @@ from tests.support.wheels import make_wheel
 
 PACKAGE = Path(imagegen.__file__).parent
 # Modules of compat that answer questions with the shipped matrices, above imagegen.spec and imagegen.wheels.
-ANSWERS = {"imagegen.compat.__main__", "imagegen.compat.answer_text", "imagegen.compat.answers"}
+ANSWERS = {
+    "imagegen.compat.__main__",
+    "imagegen.compat.answer_text",
+    "imagegen.compat.answers",
+    "imagegen.compat.witness",
+}
 # Library -> all modules of imagegen outside of it, without "imagegen.", that any of its modules imports.
 BRINGS = {
     "audit": "core core.deferred core.errors core.gpu core.image_format core.layer_tar core.layer_tree "
@@ -26,8 +31,9 @@ BRINGS = {
     "checks": "",
     "compat": "audit audit.api audit.api.exports audit.api.getattrs audit.api.import_time audit.api.lookup "
     "audit.api.required audit.api.signatures audit.api.source audit.api.uses audit.capability audit.catalogue "
-    "audit.model core core.compiled core.data core.deferred core.errors core.gpu core.matrix_entry core.strict "
-    "core.text core.types core.validation core.wheel_target oci oci.documents",
+    "audit.demangle audit.gpu audit.lists audit.model audit.tags core core.compiled core.data core.deferred "
+    "core.errors core.gpu core.matrix_entry core.strict core.text core.types core.validation core.wheel_target "
+    "oci oci.documents",
     "projects": "compat compat.harvested compat.metadata compat.rule core core.config core.data core.deferred "
     "core.errors core.gpu core.matrix_entry core.net core.net.address core.net.package_index core.net.page core.text "
     "core.toml core.types core.validation core.wheel_target oci oci.documents spec spec.foundation spec.model",

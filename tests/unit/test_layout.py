@@ -72,6 +72,7 @@ ORDER = [
     "run.smoke",
     "run.numerics",
     "wheels",
+    "compat.witness",
     "compat.answers",
     "compat.answer_text",
     "compat.__main__",

@@ -7,7 +7,7 @@ import hashlib
 import io
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -22,7 +22,7 @@ from imagegen.core.net.package_index import IndexLink
 
 _LONGEST = 4 << 20  # bytes of METADATA; the longest have some 200 kB, most of it a README
 _LONGEST_DIRECTORY = 8 << 20  # bytes; torch's has 1.5 MB
-_AHEAD = 64 << 10  # bytes that a request asks for at least
+_BLOCK = 64 << 10  # bytes that a request asks for at least
 
 
 @dataclass(frozen=True)
@@ -140,13 +140,13 @@ def _is_metadata(name: str) -> bool:
 
 
 class _Remote(io.RawIOBase):
-    """A file on a server, read by ranges. One piece is cached, because zipfile reads the end of the file at first."""
+    """A file on a server, read by ranges in blocks that are kept; blocks end where the file ends, as directories do."""
 
     def __init__(self, client: Client, url: str) -> None:
         self._client, self._url = client, url
         self._size = client.size(url)
-        self._at = self._start = 0
-        self._piece = b""
+        self._at = 0
+        self._blocks: dict[int, bytes] = {}  # by their number from the end
 
     def seekable(self) -> bool:
         return True
@@ -170,10 +170,26 @@ class _Remote(io.RawIOBase):
             return b""
         if end - self._at > _LONGEST_DIRECTORY:
             raise zipfile.BadZipFile(f"more than {_LONGEST_DIRECTORY >> 20} MiB of it would have to be read")
-        if not (self._start <= self._at and end <= self._start + len(self._piece)):
-            self._start = max(0, min(self._at, self._size - _AHEAD))
-            upto = min(max(end, self._start + _AHEAD), self._size)
-            self._piece = self._client.piece(self._url, self._start, upto - self._start)
-        data = self._piece[self._at - self._start : end - self._start]
-        self._at = end
+        first, last = (self._size - self._at - 1) // _BLOCK, (self._size - end) // _BLOCK
+        missing = [number for number in range(first, last - 1, -1) if number not in self._blocks]
+        for run in _runs(missing):
+            start = max(0, self._size - (run[0] + 1) * _BLOCK)
+            piece = self._client.piece(self._url, start, self._size - run[-1] * _BLOCK - start)
+            for number in run:
+                offset = max(0, self._size - (number + 1) * _BLOCK) - start
+                self._blocks[number] = piece[offset : self._size - number * _BLOCK - start]
+        data = b"".join(self._blocks[number] for number in range(first, last - 1, -1))
+        offset = self._at - max(0, self._size - (first + 1) * _BLOCK)
+        data, self._at = data[offset : offset + end - self._at], end
         return data
+
+
+def _runs(numbers: Sequence[int]) -> list[list[int]]:
+    """Return falling numbers as runs without gaps."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return runs

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -170,8 +171,6 @@ def _place(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:
-        import shutil  # late: only where files cannot be linked
-
         shutil.copyfile(source, target)
 
 

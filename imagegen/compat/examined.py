@@ -1,0 +1,66 @@
+"""The data of each named package that were examined for an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from packaging.version import Version
+
+from imagegen.compat.builds import pinned_release
+from imagegen.compat.knowledge import Knowledge
+from imagegen.compat.question import Question
+from imagegen.compat.statements import MetadataCache
+from imagegen.compat.why import Explanation
+
+# Declared metadata of a release in question; the libraries of its wheel; the imports of its modules and by others of
+# them; rules that name the package.
+Examined = Literal["metadata", "wheel", "imports", "rules"]
+
+
+def compared_releases(question: Question, metadata: MetadataCache) -> dict[str, str]:
+    """Return the known releases that a question pins together, without labels; none of a cell, which is audited."""
+    releases = {
+        name: release
+        for name, fact in question.facts.packages.items()
+        if (harvested := metadata.of(name)) and harvested.within(fact) and (release := pinned_release(question, name))
+    }
+    return releases if len(releases) > 1 and question.cell is None else {}
+
+
+def examined_data(
+    question: Question, knowledge: Knowledge, imports_read: Collection[str]
+) -> dict[str, tuple[Examined, ...]]:
+    """Return the data that were read, by package; imports were compared of the packages in `imports_read`."""
+    return {name: tuple(_read(name, question, knowledge, imports_read)) for name in question.facts.packages}
+
+
+def _read(name: str, question: Question, knowledge: Knowledge, imports_read: Collection[str]) -> list[Examined]:
+    fact, releases, scans = (
+        question.facts.packages[name],
+        knowledge.metadata.of(name),
+        knowledge.metadata.scans.of(name),
+    )
+    scanned = map(Version, scans.releases) if scans and not fact.built else ()
+    is_read: dict[Examined, bool] = {
+        "metadata": releases is not None and not fact.built and bool(releases.within(fact)),
+        "wheel": any(version in fact.range for version in scanned),
+        "imports": name in imports_read,
+        "rules": any(name in rule.packages for rule in knowledge.rules),
+    }
+    return [data for data, counts in is_read.items() if counts]
+
+
+def with_unread(
+    explanation: Explanation, question: Question, metadata: MetadataCache, examined: Mapping[str, Sequence[Examined]]
+) -> Explanation:
+    """Return the explanation, unknown instead of compatible if files of a pinned release were never read."""
+    unread = [
+        f"{name} {release}: its files were not read; `{question.command()}` reads them where an index can be asked"
+        for name, release in compared_releases(question, metadata).items()
+        if not {"wheel", "imports"} & set(examined[name])
+    ]
+    if explanation.answer != "compatible" or not unread:
+        return explanation
+    return replace(explanation, answer="unknown", unknown=(*explanation.unknown, *unread))

@@ -1,0 +1,113 @@
+"""Rules about pinned releases whose imports fail beside each other, from the sources in their wheels on the index."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from packaging.version import Version
+
+from imagegen.audit.import_reach import Failure, failures
+from imagegen.audit.model import Package
+from imagegen.audit.module_facts import MODULES_FORMAT
+from imagegen.compat.derived import derived_rule
+from imagegen.compat.facts import Facts, machine_of
+from imagegen.compat.rule import Rule
+from imagegen.core.context import Context
+from imagegen.core.net import Client
+from imagegen.core.store.cache import Cache
+from imagegen.core.wheel_target import WheelTarget
+from imagegen.index_metadata.wheel_modules import IndexModules
+from imagegen.oci.documents import digest_of
+
+_SECONDS = 10.0  # for one answer of the index
+_NEWEST_GLIBC = 45  # other rules judge the glibc of a system
+_PYTHONS = ("3.12", "3.11", "3.13", "3.10", "3.14")
+
+
+@dataclass(frozen=True)
+class FailedImport:
+    """A statement that raises at import. Packages are (name, version); `provider` is None for Python."""
+
+    package: tuple[str, str]
+    provider: tuple[str, str] | None
+    importers: tuple[tuple[str, str], ...]  # packages whose import gets there, if `package` alone does not
+    path: str
+    line: int
+    name: str  # that does not exist; "" if a release is refused
+
+
+@dataclass(frozen=True)
+class _Result:
+    failed: list[FailedImport] = field(default_factory=list)
+
+
+_RESULTS = Cache("failed-imports", _Result)
+
+
+class ReadImports(NamedTuple):
+    """The rules, and the packages whose sources were read."""
+
+    rules: Sequence[Rule]
+    read: frozenset[str]
+
+
+def read_imports(pins: Mapping[str, str], facts: Facts, context: Context) -> ReadImports:
+    """Return the rules about releases that are pinned together: package -> version, on the facts' Python and machine.
+
+    Sources are fetched from the default index unless the store has them, or no index may be asked.
+    """
+    python = _python(facts)
+    target = WheelTarget(python, machine_of(facts), _NEWEST_GLIBC)
+    with Client(context.settings, attempts=1, timeout=(_SECONDS, _SECONDS), patience=_SECONDS) as client:
+        modules = IndexModules(client, context, target)
+        packages = [package for name, version in pins.items() if (package := modules.package(name, version))]
+        hashes = sorted(f"{package.name} {modules.wheel_hash(package.name)}" for package in packages)
+        key = digest_of("\n".join([str(MODULES_FORMAT), python, *hashes]).encode())
+        result = _RESULTS.get(context.store, key)
+        if result is None:
+            modules.announce()
+            result = _Result([_failed(failure, packages) for failure in failures(packages, python, modules)])
+            modules.close()
+            if not modules.unread:
+                _RESULTS.put(context.store, key, result)
+    read = frozenset(package.name for package in packages) - modules.unread
+    today = str(dt.datetime.now(dt.UTC).date())
+    return ReadImports([_rule(failed, python, today) for failed in result.failed], read)
+
+
+def _python(facts: Facts) -> str:
+    """Return the Python that the facts name, else the one that most wheels are for."""
+    fact = facts.versions.get("python")
+    candidates = (python for python in _PYTHONS if fact is None or Version(f"{python}.0") in fact.range)
+    return next(candidates, _PYTHONS[0])
+
+
+def _failed(failure: Failure, packages: Sequence[Package]) -> FailedImport:
+    top = failure.reach[0].partition(".")[0]
+    owners = [package for package in packages if any(path.split("/")[0].split(".")[0] == top for path in package.files)]
+    importers = tuple((owner.name, owner.version) for owner in owners[:1] if owner is not failure.package)
+    provider = (failure.provider.name, failure.provider.version) if failure.provider else None
+    package = (failure.package.name, failure.package.version)
+    return FailedImport(package, provider, importers, failure.path, failure.line, failure.name)
+
+
+def _rule(failed: FailedImport, python: str, today: str) -> Rule:
+    package, version = failed.package
+    provider = " ".join(failed.provider or ("Python", python))
+    problem = f"imports {failed.name}, which {provider} does not have" if failed.name else f"refuses {provider}"
+    reached = "".join(f"; {name} {release} imports that" for name, release in failed.importers)
+    above, _, name = failed.name.rpartition(".")
+    return derived_rule(
+        f"imports-{package}-{version}-{(failed.provider or ('python',))[0]}",
+        f"{package} {version} {problem}{reached}.",
+        when={name: f"=={release}" for name, release in (failed.package, *failed.importers)},
+        conflict={name: f"=={release}" for name, release in [failed.provider or ("python", f"{python}.*")]},
+        source=f"{failed.path}, line {failed.line}, of {package} {version}, and {provider}, on PyPI",
+        date=today,
+        evidence="measured",
+        fix=f"Use another release of {(failed.provider or ('Python',))[0]} or of {package}.",
+        message=f"ImportError: cannot import name '{name}' from '{above}'" if failed.name else "",
+    )

@@ -1,0 +1,133 @@
+"""The Python modules of released wheels, read from an index by ranges of their archives.
+
+The store keeps the list of the modules in a release's wheel.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from packaging.utils import parse_wheel_filename
+from packaging.version import Version
+
+from imagegen.audit.api.source import LONGEST
+from imagegen.audit.model import File, Package
+from imagegen.core.config import Settings
+from imagegen.core.context import Context
+from imagegen.core.errors import FetchError
+from imagegen.core.net import Client, package_index, wheel_metadata
+from imagegen.core.net.package_index import DEFAULT, IndexLink
+from imagegen.core.store.cache import Cache
+from imagegen.core.wheel_target import WheelTarget
+from imagegen.index_metadata.stored_modules import StoredModules
+from imagegen.oci.documents import digest_of
+
+OFFLINE = "UV_OFFLINE"  # uv's variable: no index is asked
+_SAID = 20 << 20  # bytes; more is said before it is read
+_INSTALLED = re.compile(r"^[^/]+\.data/(?:purelib|platlib)/")
+
+
+@dataclass(frozen=True)
+class WheelFiles:
+    """A wheel on the index, and the sizes in bytes of its modules in the archive, by path below site-packages."""
+
+    filename: str
+    url: str
+    sha256: str
+    modules: dict[str, int]
+
+    @property
+    def source_size(self) -> int:
+        """The bytes of its sources in the archive."""
+        return sum(size for path, size in self.modules.items() if path.endswith(".py"))
+
+
+_FILES = Cache("wheel-files", WheelFiles)
+
+
+class IndexModules(StoredModules):
+    """Reads the modules of packages that `package` has returned. Methods raise FetchError."""
+
+    def __init__(self, client: Client, context: Context, target: WheelTarget) -> None:
+        super().__init__(context.store)
+        self._client, self._context, self._target = client, context, target
+        self._offline = is_offline(context.settings)
+        self._opened = ExitStack()
+        self._files: dict[str, WheelFiles] = {}  # by package, as the following
+        self._archives: dict[str, tuple[zipfile.ZipFile, Mapping[str, zipfile.ZipInfo]]] = {}
+
+    def package(self, name: str, version: str) -> Package | None:
+        """Return a release with the modules of the wheel that an installer takes; None if it is not available."""
+        try:
+            files = self._wheel_files(name, version)
+        except FetchError:
+            return None
+        if files is None:
+            return None
+        self._files[name] = files
+        return Package(name, version, dict.fromkeys(files.modules, File(0)))
+
+    def _wheel_files(self, name: str, version: str) -> WheelFiles | None:
+        url = package_index.url_of(DEFAULT, self._context.settings)
+        key = digest_of(f"{url}\n{name}\n{version}\n{self._target.python}\n{self._target.machine}".encode())
+        files = _FILES.get(self._context.store, key)
+        if files is None and url and not self._offline and (link := self._link(url, name, version)) and link.sha256:
+            members = self._members(name, link)
+            modules = {path: info.compress_size for path, info in members.items() if path.endswith((".py", ".so"))}
+            files = WheelFiles(link.filename, link.url, link.sha256, modules)
+            _FILES.put(self._context.store, key, files)
+        return files
+
+    def wheel_hash(self, name: str) -> str:
+        """Return the wheel's sha256."""
+        return self._files[name].sha256
+
+    def source(self, name: str, path: str) -> bytes | None:
+        """Return a file of the wheel, fetched as a range of it."""
+        files = self._files[name]
+        member = self._members(name, IndexLink(files.filename, files.url, files.sha256)).get(path)
+        if member is None or member.file_size > LONGEST:
+            return None
+        return wheel_metadata.bounded(self._archives[name][0], member)
+
+    def announce(self) -> None:
+        """Say how many bytes may be read, if they are many."""
+        sizes = {name: files.source_size for name, files in self._files.items() if not self.modules(name)}
+        if sum(sizes.values()) > _SAID:
+            size = sum(sizes.values()) >> 20
+            self._context.progress.say(f"reading the sources of {', '.join(sorted(sizes))}: up to {size} MB")
+
+    def close(self) -> None:
+        """Close the archives and store the modules that were read."""
+        self._opened.close()
+        super().close()
+
+    def _link(self, url: str, name: str, version: str) -> IndexLink | None:
+        links = package_index.project(self._client, url, name)
+        wheels = [link for link in links if _version(link.filename) == Version(version)]
+        return self._target.best((link.filename, link) for link in wheels)
+
+    def _members(self, name: str, link: IndexLink) -> Mapping[str, zipfile.ZipInfo]:
+        if name not in self._archives:
+            if self._offline:
+                raise FetchError(f"{link.filename} is not read offline", code="fetch-offline")
+            archive = self._opened.enter_context(wheel_metadata.archive(self._client, link))
+            members = {_INSTALLED.sub("", info.filename): info for info in archive.infolist()}
+            self._archives[name] = archive, members
+        return self._archives[name][1]
+
+
+def is_offline(settings: Settings) -> bool:
+    """Return whether the user forbids to ask an index."""
+    return settings.env.get(OFFLINE, "").lower() in {"1", "true", "yes", "on"}
+
+
+def _version(filename: str) -> Version | None:
+    try:
+        return parse_wheel_filename(filename)[1]
+    except ValueError:
+        return None

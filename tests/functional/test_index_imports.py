@@ -1,0 +1,115 @@
+"""Imports between pinned releases that `imagegen why` reads from the wheels of an index."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from imagegen.compat.facts import Facts
+from imagegen.core.config import Settings
+from imagegen.core.context import Context
+from imagegen.core.progress import Quiet
+from imagegen.core.store import Store
+from imagegen.index_metadata.import_rules import read_imports
+from tests.support.command_line import Run
+from tests.support.package_index import Index, Offer, metadata
+from tests.support.wheels import make_wheel
+
+FACTS = Facts({}, {}, {}, closed=False)
+PINS = {"app": "1.0", "hub": "2.0"}
+
+
+@pytest.fixture
+def offered(index: Index, tmp_path: Path) -> Index:
+    """An app 1.0 that needs hub's Old, which 1.0 has and 2.0 lacks; a tool whose command needs it."""
+    offer(
+        index,
+        tmp_path,
+        "app",
+        "1.0",
+        {"app/__init__.py": "from app import login\n", "app/login.py": "from hub import Old\n"},
+    )
+    offer(index, tmp_path, "hub", "1.0", {"hub/__init__.py": "class Old: ...\n"})
+    offer(index, tmp_path, "hub", "2.0", {"hub/__init__.py": "class New: ...\n"})
+    return index
+
+
+def offer(index: Index, directory: Path, name: str, version: str, files: dict[str, str]) -> None:
+    filename = f"{name}-{version}-py3-none-any.whl"
+    contents = {path: text.encode() for path, text in files.items()}
+    info = f"{name}-{version}.dist-info"
+    wheel = make_wheel(
+        directory, contents, filename=filename, info=info, metadata={"METADATA": metadata(name, version).decode()}
+    )
+    index.wheel(filename, wheel.read_bytes())
+    index.beside(filename, metadata(name, version))
+    filenames = [
+        path.rpartition("/")[2] for path in index.files if path.startswith(f"/files/{name}-") and path.endswith(".whl")
+    ]
+    index.page(name, *(Offer(listed, sha256=f"{number:064}") for number, listed in enumerate(filenames, 1)))
+
+
+def context(index: Index, tmp_path: Path, **env: str) -> Context:
+    settings = Settings.from_environment({"HOME": str(tmp_path), "PIP_INDEX_URL": index.url, **env})
+    return Context(Store(tmp_path / "store"), settings, Quiet())
+
+
+def test_an_import_of_a_name_that_the_pinned_release_lacks_is_a_conflict(
+    run: Run, offered: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", offered.url)
+    document = json.loads(run("why", "app==1.0", "hub==2.0", "--json").out)
+    (conflict,) = document["conflicts"]
+    assert (document["verdict"], conflict["rule"]) == ("incompatible", "imports-app-1.0-hub")
+    assert conflict["components"] == {"app": "1.0", "hub": "2.0"}
+    assert document["examined"] == {"app": ["metadata", "imports"], "hub": ["metadata", "imports"]}
+    assert run("why", "app==1.0", "hub==1.0").code == 0
+
+
+def test_what_was_read_answers_without_an_index(offered: Index, tmp_path: Path) -> None:
+    imports = read_imports(PINS, FACTS, context(offered, tmp_path))
+    requests = len(offered.requested)
+    assert read_imports(PINS, FACTS, context(offered, tmp_path)) == imports
+    assert read_imports(PINS, FACTS, context(offered, tmp_path, UV_OFFLINE="1")) == imports
+    assert len(offered.requested) == requests
+    assert ([rule.conflict for rule in imports.rules], imports.read) == ([{"hub": "==2.0"}], {"app", "hub"})
+
+
+def test_modules_that_are_known_are_not_read_again(offered: Index, tmp_path: Path) -> None:
+    read_imports(PINS, FACTS, context(offered, tmp_path))
+    requests = len(offered.requested)
+    read_imports({"app": "1.0", "hub": "1.0"}, FACTS, context(offered, tmp_path))
+    assert not [path for _, path, _ in offered.requested[requests:] if path.startswith("/files/app")]
+
+
+@pytest.mark.parametrize("env", [{"UV_OFFLINE": "1"}, {"PIP_INDEX_URL": "http://127.0.0.1:9/simple"}])
+def test_a_package_that_cannot_be_read_is_not_examined(offered: Index, tmp_path: Path, env: dict[str, str]) -> None:
+    imports = read_imports(PINS, FACTS, context(offered, tmp_path, **env))
+    assert (imports.rules, imports.read) == ([], frozenset())
+    assert not offered.requested
+
+
+def test_a_pinned_release_without_files_makes_the_answer_unknown(
+    run: Run, offered: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", offered.url)
+    offered.files = {
+        path: content for path, content in offered.files.items() if not path.endswith("hub-1.0-py3-none-any.whl")
+    }
+    ended = run("why", "app==1.0", "hub==1.0", "--json")
+    document = json.loads(ended.out)
+    assert (ended.code, document["verdict"]) == (2, "unknown")
+    assert [sentence.partition(":")[0] for sentence in document["unknown"]] == ["hub 1.0"]
+    assert document["examined"] == {"app": ["metadata", "imports"], "hub": ["metadata"]}
+
+
+def test_a_failure_that_another_package_reaches_names_it(offered: Index, tmp_path: Path) -> None:
+    offer(offered, tmp_path, "hub", "3.0", {"hub/__init__.py": "", "hub/extra.py": "from low import gone\n"})
+    offer(offered, tmp_path, "low", "1.0", {"low.py": ""})
+    offer(offered, tmp_path, "big", "1.0", {"big.py": "import hub.extra\n"})
+    alone = read_imports({"hub": "3.0", "low": "1.0"}, FACTS, context(offered, tmp_path))
+    assert alone.rules == []
+    (rule,) = read_imports({"big": "1.0", "hub": "3.0", "low": "1.0"}, FACTS, context(offered, tmp_path)).rules
+    assert (rule.when, rule.conflict) == ({"hub": "==3.0", "big": "==1.0"}, {"low": "==1.0"})
