@@ -70,6 +70,9 @@ class Case:
     names: tuple[str, ...] = ()
     never: Mapping[str, SpecifierSet] = field(default_factory=dict)
     held: bool = False
+    drawn: str = ""  # the day on which nobody had met the case, and it was asked for the first time
+    first: str = ""  # the outcome of that: right, wrong (half right ones too) or unknown
+    side: str = ""  # "outside": the fault is about a package outside of torch, its wheels and the engines
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,9 @@ def load(name: str) -> list[Case]:
             names=tuple(row.get("names", ())),
             never={each: SpecifierSet(versions) for each, versions in row.get("never", {}).items()},
             held=row.get("held", False),
+            drawn=row.get("drawn", ""),
+            first=row.get("first", ""),
+            side=row.get("side", ""),
         )
         for row in rows
     ]
@@ -305,8 +311,24 @@ def page(results: Sequence[Result]) -> str:
         lines += [f"## {title}", "", *goals(group), ""]
         lines += ["Sets that projects ship:", "", *by_class(group, GOOD, broken=False), ""]
         lines += ["Sets that users reported broken:", "", *by_class(group, BAD, broken=True), ""]
+    for day in sorted({each.case.drawn for each in results} - {""}):
+        lines += [f"## Cases drawn on {day}", "", *drawn([each for each in results if each.case.drawn == day]), ""]
     wrong = list(listed(sorted(results, key=lambda each: each.case.held)))
     return "\n".join([*lines, "## What is not right", "", *(wrong or ["Nothing."]), ""])
+
+
+def drawn(results: Sequence[Result]) -> Iterator[str]:
+    """Yield the outcomes of cases when they were asked for the first time, beside those of now."""
+    yield "| sets | cases | right, first asking | wrong, first asking | right | wrong | unknown |"
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    for title, broken in (("shipped", False), ("broken", True)):
+        for side in ("", "inside", "outside"):
+            group = [each for each in results if each.case.broken == broken and side in ("", each.case.side)]
+            before = [sum(each.case.first == name for each in group) for name in ("right", "wrong")]
+            now = [count(group, "right"), count(group, "wrong") + count(group, "half"), count(group, "unknown")]
+            text = f"{title}, {side} of the stack" if side else f"**{title}**"
+            shares = (share(number, len(group)) for number in (*before, *now))
+            yield f"| {' | '.join([text, str(len(group)), *shares])} |"
 
 
 def listed(results: Iterable[Result]) -> Iterator[str]:

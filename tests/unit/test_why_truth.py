@@ -30,9 +30,16 @@ def cases(truth: ModuleType) -> list[Any]:
 
 def test_there_are_sixty_of_each_and_a_fifth_is_held_out(cases: list[Any]) -> None:
     for broken in (False, True):
-        group = [case for case in cases if case.broken == broken]
+        group = [case for case in cases if case.broken == broken and not case.drawn]
         assert len(group) >= 60
         assert 0.15 <= sum(case.held for case in group) / len(group) <= 0.3
+
+
+def test_drawn_cases_are_held_out_and_have_their_first_outcome(cases: list[Any]) -> None:
+    drawn = [case for case in cases if case.drawn]
+    assert {case.first for case in drawn} <= {"right", "wrong", "unknown"}
+    assert all(case.held and case.side in {"inside", "outside"} for case in drawn)
+    assert min(sum(case.broken == broken for case in drawn) for broken in (False, True)) >= 60
 
 
 def test_each_case_has_a_name_of_its_own_a_class_a_question_and_a_public_source(
