@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
-from imagegen.audit.api.exports import OPEN, Module, parents
-from imagegen.audit.api.import_time import PYTHON, ImportedName, ImportTime, VersionTest
+from imagegen.audit.api.exports import HOOK, OPEN, Module, parents
+from imagegen.audit.api.import_time import PYTHON, ImportedName, ImportTime, VersionTest, removed_name
 from imagegen.audit.api.lookup import Api
 from imagegen.audit.api.source import module_name
 from imagegen.audit.lists import few
@@ -40,7 +40,7 @@ class Failure(NamedTuple):
     def __str__(self) -> str:
         provider = str(self.provider or "this Python")
         problem = f"imports {self.name}, which {provider} does not define" if self.name else f"refuses {provider}"
-        return f"line {self.line} {problem}"
+        return f"line {self.line} {problem}" if self.line else f"was compiled for another release than {provider}"
 
 
 def failures(packages: Iterable[Package], python: str | None, modules: ModuleReader) -> list[Failure]:
@@ -70,7 +70,15 @@ def top_modules(package: Package) -> list[str]:
     }
     tops = {name for name in tops if "." not in name and not name.startswith("_")}
     named = {name for name in tops if required_name(name) == package.name}
-    return sorted(named or tops - _DEVELOPMENT)
+    return sorted(named or tops - _DEVELOPMENT or _below_namespaces(package))
+
+
+def _below_namespaces(package: Package) -> set[str]:
+    """Return the outermost packages of one without a top-level module, as google.api_core."""
+    names = {name for path in package.files if path.endswith("/__init__.py") and (name := module_name(path))}
+    public = {name for name in names if not any(part.startswith("_") for part in name.split("."))}
+    outermost = {name for name in public if names.isdisjoint(parents(name))}
+    return {name for name in outermost if name.partition(".")[0] not in _DEVELOPMENT}
 
 
 def check(subject: Subject) -> Iterator[Finding]:
@@ -79,15 +87,17 @@ def check(subject: Subject) -> Iterator[Finding]:
         return
     by_file: dict[tuple[str, str], list[Failure]] = {}
     for failure in failures(subject.packages, subject.python, subject.modules):
-        by_file.setdefault((str(failure.package), failure.path), []).append(failure)
+        file = failure.path if failure.line else f"compiled for {failure.provider}"
+        by_file.setdefault((str(failure.package), file), []).append(failure)
     subject.modules.close()
     if unread := sorted(subject.modules.unread):
         yield Finding(Severity.INFO, "api-unread", "", None, f"{counted(len(unread), 'package')}", few(unread, _SHOWN))
-    for (package, path), failing in by_file.items():
+    for (package, _), failing in by_file.items():
         first, *further = failing
         severity = Severity.WARNING if all(failure.command for failure in failing) else Severity.ERROR
-        details = (f"reached by import {' > '.join(first.reach)}", *few(list(map(str, further)), _SHOWN))
-        yield Finding(severity, "api-import", package, path, str(first), details)
+        others = [str(failure) if failure.line else failure.path for failure in further]
+        details = (f"reached by import {' > '.join(first.reach)}", *few(others, _SHOWN))
+        yield Finding(severity, "api-import", package, first.path, str(first), details)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +139,17 @@ class _Walk:
         self._by_name = {package.name: package for package in packages}
         self._reach: dict[str, tuple[str, ...]] = {}
         self._followed: set[tuple[str, int]] = set()  # names that exist, whose modules are reached
+        self._numpy_2 = self._all_hold(
+            [VersionTest("numpy", ">=", "2")]
+        )  # which extensions of NumPy 1 do not load with
         self.failures: dict[tuple[str, str, int], Failure] = {}
 
     def read(self, name: str) -> ImportTime:
         """Return a module; one without a source, as a compiled one or a namespace package, may define any name."""
         if name not in self._read_modules:
             file = self._files[name]
-            is_source = file is not None and file.path.endswith(".py")
-            read = self._modules.read(file.package, file.path) if file and is_source else None
+            is_read = file is not None and (file.path.endswith(".py") or self._numpy_2)
+            read = self._modules.read(file.package, file.path) if file and is_read else None
             self._read_modules[name] = read or ImportTime(OPEN)
         return self._read_modules[name]
 
@@ -168,17 +181,28 @@ class _Walk:
 
     def _name(self, name: ImportedName, module: str, file: _File, command: str, pending: list[str]) -> None:
         key = (name.name, name.modules)
-        if key in self._followed or name.name.partition(".")[0] not in self._files:
+        if key in self._followed:
+            return
+        if name.name.partition(".")[0] not in self._files:
+            removed = removed_name(name.name)
+            if removed and self._all_hold([removed.lacks]) and removed.unless not in self._by_name:
+                self._fail(module, file, name.line, removed.name, self._by_name.get(removed.lacks.name), command)
             return
         missing = self._api.missing(name.name, name.modules)
         if missing is not None:
-            parent = self._files[missing.rpartition(".")[0]]
-            if parent and parent.package is not file.package:
+            above = missing.rpartition(".")[0]
+            parent = self._files[above]
+            if parent and parent.package is not file.package and not self._is_hooked(above):
                 self._fail(module, file, name.line, missing, parent.package, command)
             return
         self._followed.add(key)
         for imported in self._loaded(name, module):
             self._reach_module(imported, self._reach[module], pending)
+
+    def _is_hooked(self, module: str) -> bool:
+        """Return whether the module imports one that may define names of others, by a hook of the import system."""
+        imported = (name.name for name in self.read(module).names if name.name in self._files)
+        return any(HOOK in self.read(name).defined.names for name in (module, *imported))
 
     def _loaded(self, name: ImportedName, module: str) -> Iterator[str]:
         """Yield the modules that the name loads: its own, and the one from which a lazy package takes its last part.

@@ -12,7 +12,7 @@ from imagegen.audit.api.exports import Module
 from imagegen.audit.api.import_time import ImportedName, ImportTime, Refusal, VersionTest
 
 # Raise it whenever `import_time` returns something else for the same source.
-MODULES_FORMAT = 1
+MODULES_FORMAT = 2
 _LEVEL = 3
 
 

@@ -90,7 +90,7 @@ class IndexModules(StoredModules):
         """Return a file of the wheel, fetched as a range of it."""
         files = self._files[name]
         member = self._members(name, IndexLink(files.filename, files.url, files.sha256)).get(path)
-        if member is None or member.file_size > LONGEST:
+        if member is None or member.file_size > (LONGEST if path.endswith(".py") else wheel_metadata.LONGEST):
             return None
         return wheel_metadata.bounded(self._archives[name][0], member)
 

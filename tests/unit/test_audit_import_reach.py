@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from imagegen.audit.api.import_time import ImportTime, import_time
+from imagegen.audit.api.import_time import ImportTime, compiled_time, import_time
 from imagegen.audit.import_reach import check, failures, top_modules
 from imagegen.audit.model import File, Package, Severity, Subject
 
@@ -130,3 +130,83 @@ def test_users_import_the_modules_named_after_a_package_or_all_public_ones(
     name: str, paths: list[str], modules: list[str]
 ) -> None:
     assert top_modules(Package(name, "1.0", dict.fromkeys(paths, File(0)))) == modules
+
+
+@pytest.mark.parametrize(
+    ("init", "lines"),
+    [
+        ("def __getattr__(name): return load(name)\n", [2]),
+        ("def __getattr__(name): return load(name)\n__path__ = find()\n", []),
+        ("def __getattr__(name): return load(name)\nsys.modules['hub.gone'] = new\n", []),
+        ("from . import loader\n", []),
+    ],
+)
+def test_only_code_that_creates_modules_answers_an_import_of_a_missing_module(init: str, lines: list[int]) -> None:
+    hub = {"hub/__init__.py": init, "hub/loader.py": "import sys\nsys.meta_path.append(Finder())\n"}
+    app = {"app/__init__.py": "import hub\nimport hub.gone\n"}
+    assert [line for _, line, _ in failing({"app": app, "hub": hub})] == lines
+
+
+def test_a_module_that_its_package_imports_does_not_hide_what_the_module_lacks() -> None:
+    hub = {"hub/__init__.py": "from . import json as json\n", "hub/json.py": "class Decoder: ...\n"}
+    app = {"app/__init__.py": "from hub import json\nclass A(json.Encoder): ...\nclass B(json.Decoder): ...\n"}
+    assert failing({"app": app, "hub": hub}) == [("app/__init__.py", 2, "hub.json.Encoder")]
+    star = {"app/__init__.py": "from hub import *\n", "top/__init__.py": ""}
+    top = {"top/__init__.py": "from app import json\n"}
+    assert failing({"app": star, "hub": hub, "top": top}) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "python", "names"),
+    [
+        ("import distutils.version\n", "3.12", ["distutils"]),
+        ("import distutils.version\n", "3.11", []),
+        ("try:\n    import cgi\nexcept ImportError:\n    cgi = None\n", "3.13", []),
+        ("import sys\nif sys.version_info < (3, 13):\n    import cgi\n", "3.13", []),
+        ("import collections\nclass A(collections.Mapping): ...\n", "3.12", ["collections.Mapping"]),
+        ("from collections import Mapping, OrderedDict\nimport collections.abc\n", "3.12", ["collections.Mapping"]),
+        ("def f():\n    import imp\n", "3.12", []),
+    ],
+)
+def test_modules_and_names_that_this_python_lacks_are_missing(source: str, python: str, names: list[str]) -> None:
+    examined = subject({"app": {"app/__init__.py": source}})
+    found = failures(examined.packages, python, Sources({"app": {"app/__init__.py": source}}))
+    assert [(failure.name, failure.provider) for failure in found] == [(name, None) for name in names]
+
+
+def test_a_package_that_provides_a_module_of_the_standard_library_counts() -> None:
+    app = {"app/__init__.py": "import distutils\nimport imp\n"}
+    assert failing({"app": app, "setuptools": {}, "imp": {"imp.py": ""}}) == []
+
+
+def test_a_module_that_a_package_does_not_have_any_more_is_missing() -> None:
+    app = {"app/__init__.py": "import pkg_resources\n"}
+    setuptools = {"setuptools/__init__.py": ""}
+    assert failing({"app": app, "setuptools": setuptools}, "82.0") == [("app/__init__.py", 1, "pkg_resources")]
+    assert failing({"app": app, "setuptools": setuptools}, "81.0") == []
+
+
+def test_users_import_the_outermost_packages_below_a_namespace() -> None:
+    paths = ["google/core/__init__.py", "google/core/gapic/__init__.py", "google/_x/__init__.py", "google/rpc/a.py"]
+    assert top_modules(Package("core", "1.0", dict.fromkeys(paths, File(0)))) == ["google.core"]
+
+
+class Binaries(Sources):
+    def read(self, package: Package, path: str) -> ImportTime | None:
+        return compiled_time(OF_NUMPY_1) if path.endswith(".so") else super().read(package, path)
+
+
+OF_NUMPY_1 = b"\x7fELF numpy.core.multiarray\0module compiled against ABI version 0x%x\0"
+
+
+@pytest.mark.parametrize(("numpy", "packages"), [("1.26.4", []), ("2.0.0", ["app 1.0"])])
+def test_extension_modules_of_numpy_1_are_one_error_with_numpy_2(numpy: str, packages: list[str]) -> None:
+    sources = {"app/__init__.py": "from . import one, two\n", "app/one.abi3.so": "", "app/two.abi3.so": ""}
+    app = Package("app", "1.0", dict.fromkeys(sources, File(0)))
+    found = check(Subject("x", (app, Package("numpy", numpy, {})), python="3.12", modules=Binaries({"app": sources})))
+    assert [(finding.package, len(finding.details)) for finding in found] == [(package, 2) for package in packages]
+
+
+def test_extension_modules_of_numpy_2_or_without_its_arrays_refuse_nothing() -> None:
+    assert compiled_time(OF_NUMPY_1 + b"numpy._core").refusals == ()
+    assert compiled_time(b"numpy.core.multiarray").refusals == ()  # pybind11's headers load it when it is needed

@@ -47,7 +47,9 @@ def names(source: str) -> set[str]:
         ("import os\nif os.name != 'nt':\n    import hub", {"hub"}),
         ("if is_fast():\n    from hub import Old", set()),
         ("if not is_hub_available():\n    raise ImportError\nfrom hub import Old", {"hub.Old"}),
-        ("if is_slow():\n    raise ImportError\nfrom hub import Old", set()),
+        ("if is_slow():\n    raise ImportError\nfrom hub import Old", {"hub.Old"}),
+        ("try:\n    if slow: raise Slow\n    from hub import Old\nexcept Slow: pass", set()),
+        ("while slow:\n    break\nfrom hub import Old", {"hub.Old"}),
         ("for i in range(3):\n    from hub import Old", set()),
         ('def f():\n    """text\nimport hub\n"""\nimport low', {"low"}),
         ("def f(a,\n      b):\n    import hub\nimport low", {"low"}),
@@ -139,3 +141,22 @@ LINES = st.sampled_from(
 def test_any_source_is_read_and_kept_as_bytes(lines: list[str], tail: bytes) -> None:
     module = import_time("app/__init__.py", "\n".join(lines).encode() + tail)
     assert read_modules(packed_modules({"app/__init__.py": module})) == {"app/__init__.py": module}
+
+
+def test_a_getattr_whose_conditions_raise_or_compare_texts_answers_only_those() -> None:
+    source = (
+        "for name in ['float96', 'float128']:\n    globals()[name] = getattr(core, name)\n"
+        "if new:\n    TABLE = {'str', 'bytes'}\n"
+        "    def __getattr__(attr):\n"
+        "        if attr == 'linalg':\n            return 1\n"
+        "        if attr in TABLE:\n            warn(attr)\n"
+        "        if attr in computed:\n            raise AttributeError\n"
+        "        raise AttributeError\n"
+    )
+    defined = read(source, "app/__init__.py").defined
+    assert not defined.open
+    assert {"float96", "float128", "str", "bytes", "linalg"} <= defined.names
+    assert read(
+        source.replace("raise AttributeError\n        raise", "return 1\n        raise"), "app/__init__.py"
+    ).defined.open
+    assert read(source.replace("['float96'", "[*more, 'float96'"), "app/__init__.py").defined.open

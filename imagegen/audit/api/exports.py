@@ -46,6 +46,8 @@ class Module:
 
 
 OPEN = Module(open=True)
+# Names that mark modules: an open one whose submodules are those that are installed, and one that may create modules.
+GETATTR, HOOK = "__getattr__()", "sys.meta_path"
 
 
 def exports(files: Mapping[str, bytes | None]) -> dict[str, Module]:
@@ -105,7 +107,9 @@ def module_of_tree(tree: ast.Module, source: bytes, name: str, *, package: bool)
     attached = attached_names(tree) if "__getattr__" in names else None
     names.update(attached or ())
     computed = ("__getattr__" in names and attached is None) or None in by_getattr
-    computed = computed or _computes(tree, source, lazy=lazy)
+    set_in_loops = _set_in_loops(tree) if b"globals()[" in source else {}
+    names.update(*set_in_loops.values())
+    computed = computed or _computes(tree, source, set_in_loops, lazy=lazy)
     return Module(frozenset(names), tuple(stars), computed, lazy and _BELOW.encode() in source)
 
 
@@ -179,7 +183,24 @@ def _texts(tree: ast.AST) -> Iterator[str]:
                 yield text
 
 
-def _computes(tree: ast.Module, source: bytes, *, lazy: bool) -> bool:
+def _set_in_loops(tree: ast.Module) -> dict[int, list[str]]:
+    """Return the texts that `for name in [texts]: globals()[name] = ...` makes names, by the id of `globals()`."""
+    names: dict[int, list[str]] = {}
+    for loop in _module_level(tree):
+        if not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.List | ast.Tuple):
+            continue
+        texts = [
+            text.value for text in loop.iter.elts if isinstance(text, ast.Constant) and isinstance(text.value, str)
+        ]
+        stores = [node for node in walk(loop) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+        if len(texts) == len(loop.iter.elts) and stores == [loop.target]:
+            for node in walk(loop):
+                if isinstance(node, ast.Subscript) and dotted(node.slice) == dotted(loop.target):
+                    names[id(node.value)] = texts
+    return names
+
+
+def _computes(tree: ast.Module, source: bytes, set_in_loops: Collection[int], *, lazy: bool) -> bool:
     """Return whether code of the module may define names that are not written in it."""
     if not _computes_names(source):
         return False
@@ -192,11 +213,16 @@ def _computes(tree: ast.Module, source: bytes, *, lazy: bool) -> bool:
         alias.asname or alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names
     }
     return any(
-        (_calls(node, "globals") and id(node) not in reads)
+        (_calls(node, "globals") and id(node) not in reads and id(node) not in set_in_loops)
         or (_calls(node, "setattr") and not lazy and _sets_names(node, imported))
         or (isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and _is_in_modules(node) and not lazy)
         for node in nodes
     )
+
+
+def computes_names(tree: ast.Module, source: bytes) -> bool:
+    """Return whether code other than `__getattr__` may define names that are not written in the module."""
+    return _computes(tree, source, _set_in_loops(tree), lazy=False)
 
 
 def is_dynamic(source: bytes) -> bool:

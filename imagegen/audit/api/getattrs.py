@@ -51,9 +51,14 @@ def attached_names(tree: ast.Module) -> dict[str, str] | None:
 
 def _tables(tree: ast.Module) -> dict[str, ast.expr]:
     """Return the values of assignments at module level, by name."""
+    statements, blocks = list[ast.stmt](), list(tree.body)
+    for node in blocks:  # the list grows
+        statements.append(node)
+        if isinstance(node, ast.If | ast.Try):
+            blocks += [*node.body, *node.orelse]
     return {
         target.id: node.value
-        for node in tree.body
+        for node in statements
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
         if isinstance(target, ast.Name)

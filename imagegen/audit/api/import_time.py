@@ -20,9 +20,10 @@ from typing import NamedTuple
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
-from imagegen.audit.api.exports import OPEN, Module, is_dynamic, module_of_tree
+from imagegen.audit.api.exports import GETATTR, HOOK, OPEN, Module, computes_names, is_dynamic, module_of_tree, parents
 from imagegen.audit.api.getattrs import attached_names
 from imagegen.audit.api.source import absolute, children, dotted, is_package, module_name, parse, walk
+from imagegen.audit.catalogue import data
 
 PYTHON = "python"  # the name of the interpreter in tests of versions
 _COMPARISONS = {
@@ -48,10 +49,11 @@ _HANDLED = {"ImportError", "ModuleNotFoundError", "AttributeError", "TypeError",
 # Functions that raise ImportError if their first argument, a requirement of PEP 508, is not satisfied.
 _REQUIRING = {"require_version", "require_version_core"}
 _LEAVES = (ast.Raise, ast.Return, ast.Continue, ast.Break)
-_PRESENCE = re.compile(r"_?is_(\w+)_(?:available|installed)")
 _FUNCTION = re.compile(rb"^([ \t]*+)(?:async[ \t]++)?def[ \t]", re.MULTILINE)
 _STANDARD = sys.stdlib_module_names
 _QUOTES = (b'"""', b"'''")
+# Source: numpy/__multiarray_api.h of NumPy 1.21 to 2.3, _import_array
+_NUMPY_ABI = b"module compiled against "
 _LAZY = (b"__getattr__", b"_LazyModule")  # PEP 562, and the class of transformers that diffusers and others copy
 
 
@@ -99,11 +101,33 @@ class ImportTime:
     lazy: Mapping[str, str] = field(default_factory=dict)
 
 
+class Removed(NamedTuple):
+    """A module, or a name of one, that some releases do not have; packages of `unless` have it nevertheless."""
+
+    name: str
+    lacks: VersionTest
+    unless: str
+
+
+@cache
+def _removed() -> dict[str, Removed]:
+    return {
+        name: Removed(name, VersionTest(*row["lacks"]), row.get("unless", ""))
+        for row in data("removed")
+        for name in row["names"]
+    }
+
+
+def removed_name(name: str) -> Removed | None:
+    """Return the part of a dotted name that some releases of Python, or of its package, do not have."""
+    return next((_removed()[part] for part in (*parents(name), name) if part in _removed()), None)
+
+
 def import_time(path: str, source: bytes) -> ImportTime:
-    """Return the needs and definitions of the Python file at `path`, relative to site-packages."""
+    """Return the needs and definitions of the source or compiled module at `path`, relative to site-packages."""
     name = module_name(path)
-    if name is None:
-        return ImportTime()
+    if name is None or not path.endswith(".py"):
+        return compiled_time(source) if name else ImportTime()
     package = is_package(path)
     tree = parse(source) if is_dynamic(source) else _outline(source)
     if tree is None:
@@ -114,8 +138,29 @@ def import_time(path: str, source: bytes) -> ImportTime:
     lazy = reader.lazy() if any(mark in source for mark in _LAZY) else {}
     above = name if package else name.rpartition(".")[0]
     lazy |= {attribute: f"{above}.{below}" for attribute, below in (attached_names(tree) or {}).items()}
+    defined = replace(defined, names=defined.names - reader.submodules() | _marks(defined, tree, source))
     first = {imported._replace(line=0): imported for imported in reversed(reader.names)}
     return ImportTime(defined, tuple(sorted(first.values())), tuple(reader.refusals), lazy)
+
+
+def _marks(defined: Module, tree: ast.Module, source: bytes) -> frozenset[str]:
+    """Return `GETATTR` if only attribute lookups of the module answer more names than it defines, not imports.
+
+    Return `HOOK` if the module changes how Python finds modules.
+    """
+    is_lazy = defined.open and b"__path__" not in source and not computes_names(tree, source)
+    marks = {GETATTR: is_lazy, HOOK: b"sys.meta_path" in source}
+    return frozenset(mark for mark, is_set in marks.items() if is_set)
+
+
+def compiled_time(binary: bytes) -> ImportTime:
+    """Return the needs of a compiled module. It may define any name.
+
+    `import_array`, which the headers of NumPy 1 define, ends the import with NumPy 2. The headers of NumPy 2 look for
+    `numpy._core` first.
+    """
+    is_of_numpy_1 = _NUMPY_ABI in binary and b"numpy.core.multiarray" in binary and b"numpy._core" not in binary
+    return ImportTime(refusals=(Refusal(0, (VersionTest("numpy", ">=", "2"),)),) if is_of_numpy_1 else ())
 
 
 def _outline(source: bytes) -> ast.Module | None:
@@ -165,6 +210,7 @@ class _Context:
     tests: _Tests = ()
     guarded: bool = False
     typing: bool = False  # only type checkers read it
+    trying: bool = False  # in a block of `try`
 
 
 class _Reader:
@@ -183,6 +229,11 @@ class _Reader:
     def lazy(self) -> dict[str, str]:
         """Return the names that only type checkers see imported, with their modules."""
         return {name: target for name, target in self._typed.items() if name not in self._bound.keys() | self._rebound}
+
+    def submodules(self) -> set[str]:
+        """Return the names that a package binds only by importing modules of its own, which keep their names."""
+        bound = {name for name, target in self._bound.items() if target == f"{self._module}.{name}"}
+        return bound - self._rebound if self._package else set()
 
     def read(self, body: Iterable[ast.stmt], context: _Context) -> _Context:
         """Read the statements of a block; return the context after its last one."""
@@ -239,12 +290,12 @@ class _Reader:
         if decision is None:
             self.read(node.body, unknown)
             self.read(node.orelse, unknown)
-            return unknown if _leaves(node.body) and not _refuses_absence(node) else context
+            return unknown if _leaves(node.body, context) else context
         opposite = _opposite(decision)
         otherwise = replace(context, tests=(*context.tests, *opposite)) if isinstance(opposite, tuple) else unknown
         self.read(node.body, replace(context, tests=(*context.tests, *decision)))
         self.read(node.orelse, otherwise)
-        return otherwise if _leaves(node.body) else context
+        return otherwise if isinstance(node.body[-1], _LEAVES) else context
 
     def _decision(self, test: ast.expr) -> _Decision:
         """Return whether a condition holds on Linux, or the tests of versions that it consists of."""
@@ -319,7 +370,7 @@ class _Reader:
         guarded = replace(context, guarded=True)
         catching = [handler for handler in node.handlers if _handles(handler.type)]
         survives = any(not isinstance(handler.body[-1], ast.Raise) for handler in catching)
-        self.read(node.body, guarded if survives else context)
+        self.read(node.body, guarded if survives else replace(context, trying=True))
         for handler in node.handlers:
             self.read(handler.body, guarded)
         self.read(node.orelse, guarded if survives else context)
@@ -394,7 +445,8 @@ class _Reader:
                 self._refuse(node.lineno, test.opposite(), context)
 
     def _add(self, name: str, modules: int, line: int, context: _Context) -> None:
-        if not context.guarded and not context.typing and name.partition(".")[0] not in _STANDARD:
+        is_read = name.partition(".")[0] not in _STANDARD or removed_name(name)
+        if is_read and not context.guarded and not context.typing:
             self.names.append(ImportedName(name, modules, line, context.tests))
 
 
@@ -503,17 +555,9 @@ def _is_version(text: str) -> bool:
     return True
 
 
-def _leaves(body: list[ast.stmt]) -> bool:
-    return isinstance(body[-1], _LEAVES)
-
-
-def _refuses_absence(node: ast.If) -> bool:
-    """Return whether the statement is `if not is_vllm_available(): raise ...`. Statements after it need the package."""
-    match node.test:
-        case ast.UnaryOp(op=ast.Not(), operand=ast.Call(func=function, args=[])):
-            return isinstance(node.body[-1], ast.Raise) and bool(_PRESENCE.fullmatch((dotted(function) or [""])[-1]))
-        case _:
-            return False
+def _leaves(body: list[ast.stmt], context: _Context) -> bool:
+    """Return whether statements after the block may not run although the import succeeds."""
+    return isinstance(body[-1], _LEAVES if context.trying else _LEAVES[1:])
 
 
 def _handles(kind: ast.expr | None) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from imagegen.audit.api.exports import Module
+from imagegen.audit.api.exports import GETATTR, Module
 
 # Names that every module has. Source: The Python Language Reference, "Import-related attributes on module objects"
 _ALWAYS = {
@@ -41,12 +41,10 @@ class Api:
             child = f"{module}.{part}"
             if child not in self.modules or (length > modules and part in self.modules[module].names):
                 parent = self.modules[module]
-                exists = (
-                    part in parent.names
-                    or part in _ALWAYS
-                    or parent.open
-                    or (length > modules and self._defines(module, part))
-                )
+                if length <= modules:
+                    exists = part in parent.names or (parent.open and GETATTR not in parent.names)
+                else:
+                    exists = part in parent.names or part in _ALWAYS or self._defines(module, part)
                 return None if exists else child
             module = child
         return None
@@ -62,7 +60,9 @@ class Api:
             definition = self.modules.get(current)
             if definition is None:  # of another package, or not of this release, so the import itself fails
                 return True
-            if definition.open or name in definition.names or (definition.below and self._is_below(current, name)):
+            if definition.open or name in definition.names or f"{current}.{name}" in self.modules:
+                return True
+            if definition.below and self._is_below(current, name):
                 return True
             pending += definition.stars
         return False

@@ -20,7 +20,7 @@ from imagegen.core.errors import FetchError
 from imagegen.core.net import Client, NotFoundError
 from imagegen.core.net.package_index import IndexLink
 
-_LONGEST = 4 << 20  # bytes of METADATA; the longest have some 200 kB, most of it a README
+LONGEST = 4 << 20  # bytes of METADATA; the longest have some 200 kB, most of it a README
 _LONGEST_DIRECTORY = 8 << 20  # bytes; torch's has 1.5 MB
 _BLOCK = 64 << 10  # bytes that a request asks for at least
 
@@ -57,8 +57,8 @@ def read(client: Client, link: IndexLink) -> bytes:
 
 def parse(raw: bytes, package: str, version: str) -> Metadata:
     """Parse METADATA. Raises ValueError if it is malformed or belongs to another release."""
-    if len(raw) > _LONGEST:
-        raise ValueError(f"it is longer than {_LONGEST >> 20} MiB")
+    if len(raw) > LONGEST:
+        raise ValueError(f"it is longer than {LONGEST >> 20} MiB")
     headers = email.parser.HeaderParser().parsestr(raw.decode(errors="replace"))
 
     def values_of(field: str) -> list[str]:
@@ -118,9 +118,9 @@ def bounded(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise zipfile.BadZipFile(f"its {member.filename} is compressed in a way that wheels do not use")
     with archive.open(member) as file:
-        raw = file.read(_LONGEST + 1)
-    if len(raw) > _LONGEST:
-        raise zipfile.BadZipFile(f"its {member.filename} is longer than {_LONGEST >> 20} MiB")
+        raw = file.read(LONGEST + 1)
+    if len(raw) > LONGEST:
+        raise zipfile.BadZipFile(f"its {member.filename} is longer than {LONGEST >> 20} MiB")
     return raw
 
 
@@ -131,7 +131,7 @@ def _member(archive: zipfile.ZipFile) -> bytes:
     if members[0].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise zipfile.BadZipFile("its METADATA is compressed in a way that wheels do not use")
     with archive.open(members[0]) as file:
-        return file.read(_LONGEST + 1)
+        return file.read(LONGEST + 1)
 
 
 def _is_metadata(name: str) -> bool:

@@ -20,6 +20,7 @@ from imagegen.index_metadata.stored_modules import StoredModules
 from imagegen.lock.model import Lock
 
 LOCK_MODULES = BlobCache("lock-modules")
+_LONGEST_LIBRARY = 256 << 20  # bytes
 
 
 class TreeModules:
@@ -32,8 +33,8 @@ class TreeModules:
 
     def read(self, package: Package, path: str) -> ImportTime | None:  # noqa: ARG002 - one tree has all packages
         """Return the module at `path` of a package that lies below the directory."""
-        source = read_file(self._tree, join(self._site, path), LONGEST)
-        return None if source is None else import_time(path, source)
+        content = read_file(self._tree, join(self._site, path), _longest(path))
+        return None if content is None else import_time(path, content)
 
     def close(self) -> None:
         """Keep nothing: files of an environment may change."""
@@ -78,7 +79,7 @@ class WheelModules(StoredModules):
             site = site_packages(python)
             self._sources[name] = {relative(file.path, site): file for file in installation(opened, python)}
         file = self._sources[name].get(path)
-        return b"".join(file.chunks()) if file and file.size <= LONGEST else None
+        return b"".join(file.chunks()) if file and file.size <= _longest(path) else None
 
     def close(self) -> None:
         """Close the wheels and store the modules that were read."""
@@ -92,3 +93,7 @@ def modules_key(locked: Lock) -> str:
     """Return the digest of all that decides which modules an audit of the lock reads."""
     wheels = [[wheel.name, wheel.file.sha256] for wheel in locked.wheels]
     return digest_of_json([locked.cell, locked.python, wheels, MODULES_FORMAT])
+
+
+def _longest(path: str) -> int:
+    return LONGEST if path.endswith(".py") else _LONGEST_LIBRARY
