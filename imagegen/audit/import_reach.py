@@ -13,7 +13,15 @@ from typing import NamedTuple
 from packaging.version import InvalidVersion, Version
 
 from imagegen.audit.api.exports import HOOK, OPEN, Module, parents
-from imagegen.audit.api.import_time import PYTHON, ImportedName, ImportTime, VersionTest, removed_name
+from imagegen.audit.api.import_time import (
+    PYTHON,
+    ImportedName,
+    ImportTime,
+    RequiredRows,
+    VersionTest,
+    removed_name,
+    required_tests,
+)
 from imagegen.audit.api.lookup import Api
 from imagegen.audit.api.source import module_name
 from imagegen.audit.lists import few
@@ -175,9 +183,20 @@ class _Walk:
         for refusal in read.refusals:
             if self._all_hold(refusal.tests) and (refused := self._compared(refusal.tests, file.package)):
                 self._fail(module, file, refusal.line, "", refused[0], command)
+        for rows in read.required:
+            for test in self._required(rows):
+                if self._all_hold([test.opposite()]) and (refused := self._compared([test], file.package)):
+                    self._fail(module, file, rows.line, "", refused[0], command)
         for name in read.names:
             if self._all_hold(name.tests):
                 self._name(name, module, file, command, pending)
+
+    def _required(self, rows: RequiredRows) -> Iterator[VersionTest]:
+        """Yield the tests of rows of a table, without those of Python, whose last digit is not known."""
+        module, _, name = rows.table.rpartition(".")
+        table = self.read(module).tables.get(name, {}) if module in self._files else {}
+        tests = (test for key in rows.keys for test in required_tests(table.get(key, "")))
+        yield from (test for test in tests if test.name != PYTHON)
 
     def _name(self, name: ImportedName, module: str, file: _File, command: str, pending: list[str]) -> None:
         key = (name.name, name.modules)

@@ -9,7 +9,7 @@ from typing import Any
 import zstandard
 
 from imagegen.audit.api.exports import Module
-from imagegen.audit.api.import_time import ImportedName, ImportTime, Refusal, VersionTest
+from imagegen.audit.api.import_time import ImportedName, ImportTime, Refusal, RequiredRows, VersionTest
 
 # Raise it whenever `import_time` returns something else for the same source.
 MODULES_FORMAT = 2
@@ -38,16 +38,20 @@ def _row(module: ImportTime) -> list[Any]:
         module.names,
         module.refusals,
         module.lazy,
+        module.required,
+        module.tables,
     ]
 
 
 def _module(row: list[Any]) -> ImportTime:
-    names, stars, is_open, below, imported, refusals, lazy = row
+    names, stars, is_open, below, imported, refusals, lazy, required, tables = row
     return ImportTime(
         Module(frozenset(names), tuple(stars), is_open, below),
         tuple(ImportedName(name, depth, line, _tests(tests)) for name, depth, line, tests in imported),
         tuple(Refusal(line, _tests(tests)) for line, tests in refusals),
         lazy,
+        tuple(RequiredRows(line, table, tuple(keys)) for line, table, keys in required),
+        tables,
     )
 
 

@@ -210,3 +210,14 @@ def test_extension_modules_of_numpy_1_are_one_error_with_numpy_2(numpy: str, pac
 def test_extension_modules_of_numpy_2_or_without_its_arrays_refuse_nothing() -> None:
     assert compiled_time(OF_NUMPY_1 + b"numpy._core").refusals == ()
     assert compiled_time(b"numpy.core.multiarray").refusals == ()  # pybind11's headers load it when it is needed
+
+
+@pytest.mark.parametrize(
+    ("table", "lines"),
+    [("hub>=1,<2", []), ("hub>=2", [4]), ("hub<1", [4]), ("hub", []), ("other>=1", [])],
+)
+def test_requirements_that_a_loop_takes_from_a_table_are_compared(table: str, lines: list[int]) -> None:
+    check = "from .table import deps\nkeys = ['hub', 'absent']\nfor key in keys:\n    require_version_core(deps[key])\n"
+    tables = f"deps = {{'hub': '{table}', 'absent': 'absent>=3', 'other': 'other~=1.0'}}\n"
+    app = {"app/__init__.py": check, "app/table.py": tables}
+    assert [line for _, line, _ in failing({"app": app, "hub": HUB, "low": {"low.py": ""}})] == lines

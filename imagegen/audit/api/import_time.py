@@ -91,14 +91,27 @@ class Refusal(NamedTuple):
     tests: _Tests
 
 
+class RequiredRows(NamedTuple):
+    """A statement that raises if the requirement of one of `keys` in a table of a module is not satisfied."""
+
+    line: int
+    table: str  # "transformers.dependency_versions_table.deps"
+    keys: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class ImportTime:
-    """A module as its import sees it. `lazy` maps names that it imports on demand to the modules that define them."""
+    """A module as its import sees it. `lazy` maps names that it imports on demand to the modules that define them.
+
+    `tables` are its dictionaries of requirements (PEP 508) by name.
+    """
 
     defined: Module = OPEN
     names: tuple[ImportedName, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     lazy: Mapping[str, str] = field(default_factory=dict)
+    required: tuple[RequiredRows, ...] = ()
+    tables: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 class Removed(NamedTuple):
@@ -140,7 +153,27 @@ def import_time(path: str, source: bytes) -> ImportTime:
     lazy |= {attribute: f"{above}.{below}" for attribute, below in (attached_names(tree) or {}).items()}
     defined = replace(defined, names=defined.names - reader.submodules() | _marks(defined, tree, source))
     first = {imported._replace(line=0): imported for imported in reversed(reader.names)}
-    return ImportTime(defined, tuple(sorted(first.values())), tuple(reader.refusals), lazy)
+    tables = _tables(reader.values) if b">=" in source else {}
+    return ImportTime(
+        defined, tuple(sorted(first.values())), tuple(reader.refusals), lazy, tuple(reader.required), tables
+    )
+
+
+def _tables(values: Mapping[str, ast.expr]) -> dict[str, dict[str, str]]:
+    """Return the dictionaries of requirements among the values of names."""
+    tables = {name: dict(zip(_texts(value.keys), _texts(value.values), strict=False))
+              for name, value in values.items() if isinstance(value, ast.Dict)}  # fmt: skip
+    return {
+        name: table
+        for name, table in tables.items()
+        if table and all(text.startswith(key) for key, text in table.items())
+    }
+
+
+def _texts(nodes: Iterable[ast.expr | None]) -> list[str]:
+    """Return the texts of constants, none if a node is not a text."""
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return texts if len(texts) == len(list(nodes)) else []
 
 
 def _marks(defined: Module, tree: ast.Module, source: bytes) -> frozenset[str]:
@@ -220,11 +253,12 @@ class _Reader:
         self._module, self._package = name, package
         self.names: list[ImportedName] = []
         self.refusals: list[Refusal] = []
+        self.required: list[RequiredRows] = []
         self._typed: dict[str, str] = {}  # name -> the module from which type checkers import it
         self._bound: dict[str, str] = {}  # local name -> the dotted name that a certain import gives it
         self._assigned = list(_assignments(tree.body))
         self._rebound = {bound for bound, _ in self._assigned}
-        self._values = _single_values(self._assigned)
+        self.values = _single_values(self._assigned)
 
     def lazy(self) -> dict[str, str]:
         """Return the names that only type checkers see imported, with their modules."""
@@ -261,8 +295,7 @@ class _Reader:
             case ast.Try() | ast.TryStar() | ast.With() | ast.AsyncWith() | ast.ClassDef():
                 self._block(node, context)
             case ast.For() | ast.AsyncFor() | ast.While() | ast.Match():
-                self._expressions([child for child in children(node) if isinstance(child, ast.expr)], context)
-                self.read(_nested(node), replace(context, guarded=True))
+                self._loop(node, context)
             case _:
                 self._expressions([node], context)
         return context
@@ -300,8 +333,8 @@ class _Reader:
     def _decision(self, test: ast.expr) -> _Decision:
         """Return whether a condition holds on Linux, or the tests of versions that it consists of."""
         match test:
-            case ast.Name(id=name) if name in self._values:
-                return self._decision(self._values[name])
+            case ast.Name(id=name) if name in self.values:
+                return self._decision(self.values[name])
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return _opposite(self._decision(operand))
             case ast.BoolOp(op=ast.And(), values=values):
@@ -325,8 +358,8 @@ class _Reader:
     def _installed(self, node: ast.expr) -> str | None:
         """Return the distribution, or the top-level module, whose installed version the expression is."""
         match node:
-            case ast.Name(id=name) if name in self._values:
-                return self._installed(self._values[name])
+            case ast.Name(id=name) if name in self.values:
+                return self._installed(self.values[name])
             case ast.Call(func=function, args=[argument], keywords=[]):
                 called = (dotted(function) or [""])[-1]
                 if called in _PARSERS:
@@ -347,8 +380,8 @@ class _Reader:
     def _literal(self, node: ast.expr) -> str | None:
         """Return the version that the expression writes."""
         match node:
-            case ast.Name(id=name) if name in self._values:
-                return self._literal(self._values[name])
+            case ast.Name(id=name) if name in self.values:
+                return self._literal(self.values[name])
             case ast.Call(func=function, args=[argument]) if (dotted(function) or [""])[-1] in _PARSERS:
                 return self._literal(argument)
             case ast.Constant(value=str(text)):
@@ -365,6 +398,24 @@ class _Reader:
     def _refuse(self, line: int, test: VersionTest, context: _Context) -> None:
         if not context.guarded and not context.typing:
             self.refusals.append(Refusal(line, (*context.tests, test)))
+
+    def _loop(self, node: ast.For | ast.AsyncFor | ast.While | ast.Match, context: _Context) -> None:
+        if isinstance(node, ast.For) and not context.guarded and not context.typing and not context.tests:
+            self._require_rows(node)
+        self._expressions([child for child in children(node) if isinstance(child, ast.expr)], context)
+        self.read(_nested(node), replace(context, guarded=True))
+
+    def _require_rows(self, loop: ast.For) -> None:
+        """Read `for key in [texts]: require_version_core(TABLE[key])`."""
+        keys = self.values.get(loop.iter.id) if isinstance(loop.iter, ast.Name) else loop.iter
+        texts = _texts(keys.elts) if isinstance(keys, ast.List | ast.Tuple) else []
+        for call in walk(loop):
+            match call:
+                case ast.Call(func=function, args=[ast.Subscript(value=table, slice=key), *_]):
+                    name = self._imported(table)
+                    is_required = (dotted(function) or [""])[-1] in _REQUIRING
+                    if texts and name and is_required and dotted(key) == dotted(loop.target):
+                        self.required.append(RequiredRows(call.lineno, name, tuple(texts)))
 
     def _try(self, node: ast.Try | ast.TryStar, context: _Context) -> None:
         guarded = replace(context, guarded=True)
@@ -441,7 +492,7 @@ class _Reader:
             return
         first = node.args[0] if node.args else None
         if name.rpartition(".")[2] in _REQUIRING and isinstance(first, ast.Constant) and isinstance(first.value, str):
-            for test in _required(first.value):
+            for test in required_tests(first.value):
                 self._refuse(node.lineno, test.opposite(), context)
 
     def _add(self, name: str, modules: int, line: int, context: _Context) -> None:
@@ -537,8 +588,8 @@ def _of_platform(test: ast.expr) -> bool | None:
             return None
 
 
-def _required(text: str) -> list[VersionTest]:
-    """Return the tests of a requirement with one specifier; the opposite of several is not one test."""
+def required_tests(text: str) -> list[VersionTest]:
+    """Return the tests of a requirement, each of which must hold."""
     try:
         requirement = Requirement(text)
     except InvalidRequirement:
