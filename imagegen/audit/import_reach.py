@@ -23,7 +23,7 @@ from imagegen.audit.api.import_time import (
     required_tests,
 )
 from imagegen.audit.api.lookup import Api
-from imagegen.audit.api.source import module_name
+from imagegen.audit.api.source import is_package, module_name
 from imagegen.audit.lists import few
 from imagegen.audit.model import Finding, ModuleReader, Package, Severity, Subject, required_name
 from imagegen.core.text import counted
@@ -269,7 +269,8 @@ def _files(packages: Iterable[Package]) -> dict[str, _File | None]:
     for package in packages:
         for path in package.files:
             name = module_name(path) if path.endswith((".py", ".so")) else None
-            if name and (name not in files or path.endswith("__init__.py")):
+            previous = files.get(name) if name else None
+            if name and (not previous or (is_package(path) and not is_package(previous.path))):
                 files[name] = _File(package, path)
     namespaces = {parent for name in files for parent in parents(name)} - files.keys()
     return dict.fromkeys(namespaces, None) | files

@@ -221,3 +221,15 @@ def test_requirements_that_a_loop_takes_from_a_table_are_compared(table: str, li
     tables = f"deps = {{'hub': '{table}', 'absent': 'absent>=3', 'other': 'other~=1.0'}}\n"
     app = {"app/__init__.py": check, "app/table.py": tables}
     assert [line for _, line, _ in failing({"app": app, "hub": HUB, "low": {"low.py": ""}})] == lines
+
+
+def test_a_name_that_a_module_lists_in_all_exists() -> None:
+    hub = {"hub/__init__.py": "__all__ = ['FloatTensor']\n__all__ += ['Half']\n"}
+    app = {"app/__init__.py": "import hub\nhub.FloatTensor, hub.Half\nhub.Old\n"}
+    assert failing({"app": app, "hub": hub}) == [("app/__init__.py", 3, "hub.Old")]
+
+
+def test_the_modules_of_two_packages_with_the_same_files_are_those_of_the_first() -> None:
+    first = {"hub/__init__.py": "from .new import New\n", "hub/new.py": "New = 1\n"}
+    second = {"hub/__init__.py": "from .new import Newer\n", "hub/new.py": "Newer = 1\n"}
+    assert failing({"first": first, "second": second}) == []

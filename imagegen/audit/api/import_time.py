@@ -151,7 +151,9 @@ def import_time(path: str, source: bytes) -> ImportTime:
     lazy = reader.lazy() if any(mark in source for mark in _LAZY) else {}
     above = name if package else name.rpartition(".")[0]
     lazy |= {attribute: f"{above}.{below}" for attribute, below in (attached_names(tree) or {}).items()}
-    defined = replace(defined, names=defined.names - reader.submodules() | _marks(defined, tree, source))
+    defined = replace(
+        defined, names=defined.names - reader.submodules() | _declared(tree) | _marks(defined, tree, source)
+    )
     first = {imported._replace(line=0): imported for imported in reversed(reader.names)}
     tables = _tables(reader.values) if b">=" in source else {}
     return ImportTime(
@@ -174,6 +176,19 @@ def _texts(nodes: Iterable[ast.expr | None]) -> list[str]:
     """Return the texts of constants, none if a node is not a text."""
     texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     return texts if len(texts) == len(list(nodes)) else []
+
+
+def _declared(tree: ast.Module) -> set[str]:
+    """Return the names that the module lists in `__all__`; compiled code may bind those that no statement binds."""
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if isinstance(node.value, ast.List | ast.Tuple) and any(
+                dotted(target) == ["__all__"] for target in targets
+            ):
+                names.update(_texts(node.value.elts))
+    return names
 
 
 def _marks(defined: Module, tree: ast.Module, source: bytes) -> frozenset[str]:
