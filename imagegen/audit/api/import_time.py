@@ -152,7 +152,7 @@ def import_time(path: str, source: bytes) -> ImportTime:
     above = name if package else name.rpartition(".")[0]
     lazy |= {attribute: f"{above}.{below}" for attribute, below in (attached_names(tree) or {}).items()}
     defined = replace(
-        defined, names=defined.names - reader.submodules() | _declared(tree) | _marks(defined, tree, source)
+        defined, names=(defined.names | _declared(tree)) - reader.submodules() | _marks(defined, tree, source)
     )
     first = {imported._replace(line=0): imported for imported in reversed(reader.names)}
     tables = _tables(reader.values) if b">=" in source else {}
