@@ -45,7 +45,7 @@ from imagegen.projects.model import (
     malformed,
     read_text,
 )
-from imagegen.projects.names import BaseConfig, KnownImage
+from imagegen.projects.names import BaseConfig, KnownImage, export_command
 from imagegen.spec.model import Cell, StackFile
 
 FILES = (
@@ -102,19 +102,32 @@ def import_project(session: Session, source: Path, name: str | None, selection: 
 
     Without a name, the image gets the name of the file's directory. Raises ProjectFileError, LockError, UsageError.
     """
-    project = project_of(source, session.project.directory)
-    file = _read(session.matrices, source, project, selection)
+    file, python, recovered = recover(session, source, selection)
     image = name or _directory_name(source)
-    python = choose_python(session.matrices, _asked_python(source, project, file), Location(source))
-    recovered = file.recover(MarkerTarget(_versions(session.matrices).get(python.value, python.value)))
-    if isinstance(file, requirements.RequirementsFile | conda.CondaFile):
-        recovered = _with_project_itself(recovered, source.parent, project)
-    recovered = recovered.with_names(lambda path: _relative(path, session.project.directory, source))
     recovered = _with_copies(_with_own_packages(recovered, session.project.directory), session.project.directory)
-    recovered = _without_missing_extras(session.matrices, _without_replaced_torch(session.matrices, recovered))
+    recovered = _without_missing_extras(session.matrices, recovered)
     stack = _stack(session.project, source, file) if isinstance(file, locks.UvLockFile | locks.PylockFile) else None
     label = _relative(source, session.project.directory, source)
     return write_imported(session, image, recovered, python, label, Location(source), stack, selection.cuda)
+
+
+def recover(
+    session: Session, source: Path, selection: Selection, python: str = "", machine: str = MarkerTarget.machine
+) -> tuple[DeclaringFile, entry.Choice, Recovered]:
+    """Return the file, the Python that it admits, and its contents for that Python on Linux.
+
+    `python` is a specifier that the user requires of the Python, `machine` is platform_machine. Raises as
+    `import_project`.
+    """
+    project = project_of(source, session.project.directory)
+    file = _read(session.matrices, source, project, selection)
+    asked = [*_asked_python(source, project, file), *([(python, "the question")] if python else [])]
+    choice = choose_python(session.matrices, asked, Location(source))
+    recovered = file.recover(MarkerTarget(_versions(session.matrices).get(choice.value, choice.value), machine))
+    if isinstance(file, requirements.RequirementsFile | conda.CondaFile):
+        recovered = _with_project_itself(recovered, source.parent, project)
+    recovered = recovered.with_names(lambda path: _relative(path, session.project.directory, source))
+    return file, choice, _without_replaced_torch(session.matrices, recovered)
 
 
 def write_imported(
@@ -135,8 +148,8 @@ def write_imported(
     path = entry_path(session.matrices, image, entry.MARK)
     recovered = recovered.as_stack() if stack else recovered
     entry.require_supported(recovered)
-    if not (recovered.pins or recovered.debian):
-        raise _empty(source, recovered)
+    if not recovered.debian:
+        require_packages(recovered, source, "it has no package for an image")
     if cuda and cuda not in (values := session.matrix.axes["cuda"]):
         fix = did_you_mean(cuda, values) or f"known are {', '.join(values)}"
         raise UsageError(f"the axis `cuda` has no value {cuda}", code="usage-unknown-cuda", fix=fix)
@@ -203,7 +216,7 @@ def find_file(directory: Path) -> tuple[Path, tuple[str, ...]]:
 
 def _read(matrices: Matrices, source: Path, project: Path, selection: Selection) -> DeclaringFile:
     extras, groups = selection.extras, selection.groups
-    is_dockerfile = source.name.startswith("Dockerfile") or source.suffix.lower() == ".dockerfile"
+    is_dockerfile = source.name.startswith(("Dockerfile", "Containerfile")) or source.suffix.lower() == ".dockerfile"
     has_extras = source.name in ("uv.lock", "pyproject.toml") or is_valid_pylock_path(source)
     selection.require(source.name, extras=has_extras, stages=is_dockerfile)
     if source.name == "uv.lock":
@@ -218,9 +231,14 @@ def _read(matrices: Matrices, source: Path, project: Path, selection: Selection)
         return conda.read(source, project)
     if source.suffix in (".txt", ".in"):
         return requirements.read(source, project)
-    raise UsageError(
-        f"{source} is not a file that can be imported", code="usage-unknown-file", fix=f"known are {_KINDS}"
-    )
+    if source.is_dir():
+        path, _ = find_file(source)
+        raise UsageError(f"{source} is a directory", code="usage-directory", fix=f"name a file of it, such as {path}")
+    if not source.exists():
+        read_text(source, project)
+    export = export_command(source.name)
+    fix = f"`{export}` writes a file that it reads" if export else f"known are {_KINDS}"
+    raise UsageError(f"{source} is of a kind that imagegen does not read", code="usage-unknown-file", fix=fix)
 
 
 def _directory_name(source: Path) -> str:
@@ -489,11 +507,13 @@ def _of_platform(matrices: Matrices, recovered: Recovered, platform: ImagePlatfo
     return omissions
 
 
-def _empty(source: Location, recovered: Recovered) -> ProjectFileError:
-    """Return the error about a file without a usable package."""
+def require_packages(recovered: Recovered, source: Location, message: str) -> None:
+    """Raise ProjectFileError with `message` for a file without a usable package."""
+    if recovered.pins:
+        return
     first = next((omission for omission in recovered.omissions if omission.is_package), None)
     why = f"{first.what}: {first.why}" if first else "it lists no package for Linux and this Python"
     stages = ", ".join(f"--target {stage}" for stage in recovered.other_stages)
     other = f"choose another stage: {stages}" if stages else None
-    fix = first.fix if first else other or "import another file"
-    return malformed("it has no package for an image", source, why, fix)
+    fix = first.fix if first else other or "name another file"
+    raise malformed(message, source, why, fix)

@@ -245,6 +245,7 @@ class _DockerfileRecovery:
             ),
             debian=self.debian,
             cuda=self.cuda,
+            base_image="" if chain[0].unknown else chain[0].image,
             unknown_base=self.unknown_base,
             env=self.env,
             config=config,

@@ -27,6 +27,7 @@ from imagegen.projects.model import (
     Omission,
     PackagePin,
     Recovered,
+    label_at,
     malformed,
     merge,
     parse_toml,
@@ -154,7 +155,8 @@ def _of_uv(
     if not package.wheels:
         why, in_stack = "its sources are on no index", source.url is not None
         return None, Omission(location, f"{label} of an archive", why, COMMIT, is_package=True, in_stack=in_stack)
-    pin = PackagePin(package.name, f"=={Version(package.version).public}", (location,))
+    version = Version(package.version)
+    pin = PackagePin(package.name, f"=={version.public}", (location,), label=label_at(source.url, version))
     statement = f"the address of {package.wheels[0].name}"
     return pin, Omission(location, statement, _NO_FILE, _CHECK, in_stack=source.url is not None)
 
@@ -246,7 +248,8 @@ def _of_pylock(package: Package, location: Location) -> tuple[PackagePin | None,
         why = "its sources are on no index"
         return None, Omission(location, f"{name} of an archive", why, COMMIT, is_package=True)
     if package.index is None and package.wheels:
-        pin = PackagePin(name, f"=={package.version.public}", (location,))
+        label = label_at(package.wheels[0].url, package.version)
+        pin = PackagePin(name, f"=={package.version.public}", (location,), label=label)
         return pin, Omission(location, f"the address of the wheel of {name}", _NO_FILE, _CHECK, in_stack=True)
     return PackagePin(name, f"=={package.version}", (location,)), None
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from packaging.version import Version
+
 from imagegen.compat import metadata
 from imagegen.core import data, toml
 from imagegen.core.errors import ErrorList, Location, ProjectFileError, ProjectFileErrors
@@ -18,6 +20,7 @@ from imagegen.spec.model import ConfigName
 
 OWN_PACKAGE = "name it as a component with `path:` or `wheel:`, as docs/how-to/your-own-package.md shows"
 COMMIT = "declare the commit as a component with `git:`, as docs/how-to/extend-the-matrix.md shows"
+_PYPI_FILES = "https://files.pythonhosted.org/"
 _MOST_CLAUSES = 500  # in all specifiers of one package
 
 
@@ -46,6 +49,7 @@ class PackagePin:
     extras: tuple[str, ...] = ()  # sorted
     because: str = ""  # where the places are not the whole reason
     directory: Path | None = None  # of a package of the project itself
+    label: str | None = None  # the local version label of a wheel at an address ("": none); None: a file of an index
     is_replaceable: bool = False  # of a base image: pip puts another release there where a later package requires it
 
 
@@ -74,6 +78,7 @@ class Recovered:
     debian: Mapping[str, Location] = field(default_factory=dict)  # Debian package -> its place
     indexes: Mapping[str, Location] = field(default_factory=dict)  # address -> its place
     cuda: tuple[str, Location] | None = None  # a CUDA release that the file names: "12.4"; its major version; "cpu"
+    base_image: str = ""  # the name of a Dockerfile's base image, if the file states all of it
     unknown_base: tuple[str, Location] | None = None  # a base image of which not even the CUDA is known
     direct: tuple[str, ...] = ()  # of a lock file, the packages that the project itself requires, sorted
     env: Mapping[str, tuple[str, Location]] = field(default_factory=dict)  # variable -> its value and place
@@ -188,6 +193,11 @@ def raise_all(errors: ErrorList[ProjectFileError]) -> None:
         raise ProjectFileErrors(errors)
 
 
+def label_at(address: str | None, version: Version) -> str | None:
+    """Return the label of the pin of a wheel at an address; None for a file of PyPI."""
+    return None if (address or "").startswith(_PYPI_FILES) else version.local or ""
+
+
 def merge(pins: Iterable[PackagePin]) -> tuple[PackagePin, ...]:
     """Return one pin for each package, with all of its specifiers. Raises ProjectFileError where they conflict."""
     pins_of: dict[str, list[PackagePin]] = {}
@@ -217,7 +227,9 @@ def join(pins: Sequence[PackagePin], message: str) -> PackagePin:
         raise malformed(message, pins[count].places[0], _conflict(pins[: count + 1]))
     extras = tuple(sorted({extra for pin in pins for extra in pin.extras}))
     directory = next((pin.directory for pin in pins if pin.directory), None)
-    return PackagePin(first.package, ",".join(_clauses(pins)), tuple(_places(pins)), extras, directory=directory)
+    label = next((pin.label for pin in pins if pin.label is not None), None)
+    specifier = ",".join(_clauses(pins))
+    return PackagePin(first.package, specifier, tuple(_places(pins)), extras, directory=directory, label=label)
 
 
 def _clauses(pins: Iterable[PackagePin]) -> dict[str, None]:

@@ -131,6 +131,12 @@ def command_words(kind: str) -> frozenset[str]:
     return frozenset(_read()["commands"][kind])
 
 
+def export_command(name: str) -> str | None:
+    """Return the command that writes the packages of a file, such as poetry.lock, to one that is read; None if none."""
+    export: dict[str, str] = _read()["exports"].get(name, {})
+    return export.get("command")
+
+
 def describes_base(variable: str) -> bool:
     """Return whether base images describe themselves by a variable, which sets nothing for programs."""
     return any(fnmatch.fnmatchcase(variable, pattern) for pattern in _read()["base_variables"])

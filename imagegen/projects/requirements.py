@@ -29,6 +29,7 @@ from imagegen.projects.model import (
     PackagePin,
     Recovered,
     join,
+    label_at,
     malformed,
     merge,
     parse_toml,
@@ -389,7 +390,8 @@ class _Recovery:
         why = "an entry names no file, so the lock takes the release's file of the index or of the wheel finder"
         fix = "check it with `imagegen lock`; docs/how-to/source-builds.md explains the wheel finder"
         self.omissions.append(Omission(location, f"the address of {filename}", why, fix))
-        return PackagePin(canonicalize_name(name), f"=={version.public}", (location,), _extras(requirement))
+        specifier, label = f"=={version.public}", label_at(text, version)
+        return PackagePin(canonicalize_name(name), specifier, (location,), _extras(requirement), label=label)
 
     def _omit(self, location: Location, statement: str, why: str, fix: str) -> None:
         self.omissions.append(Omission(location, statement, why, fix, is_package=True))
