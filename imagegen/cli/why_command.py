@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,6 +15,7 @@ from imagegen.cli.app import App, pass_app
 from imagegen.compat.answer_text import as_dict, as_text
 from imagegen.compat.model_types import model_type_summary, one_model_type
 from imagegen.compat.verdict import WORST_FIRST
+from imagegen.core.errors import OptionConflictError
 from imagegen.core.text import shown
 
 
@@ -22,9 +24,23 @@ from imagegen.core.text import shown
 @click.option(
     "--set", "sets", multiple=True, metavar="NAME=VERSION", help="Change a version of the cell, or what it runs on."
 )
+@click.option("--lock", "file", type=click.Path(path_type=Path), metavar="FILE", help="Answer for all pins of a file.")
+@click.option("--extra", "extras", multiple=True, metavar="NAME", help="An extra of the project of FILE.")
+@click.option("--group", "groups", multiple=True, metavar="NAME", help="A dependency group of the project of FILE.")
+@click.option("--target", "stage", metavar="STAGE", default="", help="A stage of a Dockerfile (default is the last).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @pass_app
-def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json: bool) -> int:
+def command(
+    app: App,
+    *,
+    words: tuple[str, ...],
+    sets: tuple[str, ...],
+    file: Path | None,
+    extras: tuple[str, ...],
+    groups: tuple[str, ...],
+    stage: str,
+    as_json: bool,
+) -> int:
     """Explain whether a combination can work: exit code 0 yes, 1 no (pip refuses
     it, or it breaks), 2 unknown.
 
@@ -38,6 +54,10 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
     wheels on the index. A pinned release whose files nobody read makes the answer "unknown". The last lines say what
     was examined of each package.
 
+    With --lock, the question is about all packages that FILE installs: a uv.lock, pylock.toml, pyproject.toml,
+    requirements.txt, conda's environment.yml or a Dockerfile. Words change its versions, and name the rest of the
+    environment. The answer lists the packages that were not examined.
+
     Each environment of an image is answered as its cell, with the same versions; the worst answer decides.
     """
     # A question's problems hold few cycles, and looking for some takes a tenth of its time (0.82 s of the processor's
@@ -48,14 +68,29 @@ def command(app: App, *, words: tuple[str, ...], sets: tuple[str, ...], as_json:
     models = app.session.matrices.knowledge_files.model_types if model else None
     about = model_type_summary(models, model) if models else ""
     releases = models.first.get(model) if models else None
-    if model and not words:
+    if file is None and (extras or groups or stage):
+        message = "--extra, --group and --target choose from a file, and none is named"
+        raise OptionConflictError(message, fix="add --lock FILE")
+    if model and not words and file is None:
         app.json({model: releases}) if as_json else click.echo(shown(about))
         return 2 if releases is None else 0
+    notes = [] if releases is None else [about]
+    if file:
+        from imagegen.app.import_project import Selection  # late, because these import all readers of files
+        from imagegen.app.why_file import answer_about_file
+        from imagegen.cli.why_file import file_answer_as_dict, file_answer_as_text
+
+        selection = Selection(extras, groups, stage)
+        file_answer = answer_about_file(app.session, file, selection, words, sets, model)
+        if as_json:
+            app.json(file_answer_as_dict(file_answer))
+        else:
+            click.echo(shown("\n\n".join([file_answer_as_text(file_answer), *notes])))
+        return file_answer.answer.exit_code
     answers = answer_by_environment(app.session, words, sets, model)
     if as_json:
         app.json(_as_dicts(answers))
     else:
-        notes = [] if releases is None else [about]
         texts = [f"{name}: {_as_text(answer)}" if name else _as_text(answer) for name, answer in answers.items()]
         click.echo(shown("\n\n".join([*texts, *notes])))
     codes = {answer.exit_code for answer in answers.values()}

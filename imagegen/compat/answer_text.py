@@ -41,7 +41,8 @@ def as_text(answer: QuestionAnswer, state: tuple[str, str] | None = None) -> str
 def _verdict(answer: QuestionAnswer, state: tuple[str, str] | None) -> str:
     question, explanation = answer.question, answer.explanation
     requested = ", ".join(question.words())
-    about = f"{question.cell.id}{f' with {requested}' if requested else ''}" if question.cell else requested
+    subject = question.cell.id if question.cell else question.file.path if question.file else ""
+    about = f"{subject}{f' with {requested}' if requested else ''}" if subject else requested
     if state and explanation.answer == "compatible":
         return f"{state[0]}: {about}\n  {state[1]}"
     if explanation.overridden_by:

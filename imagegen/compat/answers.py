@@ -17,7 +17,7 @@ from imagegen.compat.examined import Examined, compared_releases, examined_data,
 from imagegen.compat.facts import Facts
 from imagegen.compat.knowledge import Knowledge
 from imagegen.compat.knowledge_files import KnowledgeFiles
-from imagegen.compat.question import Question, missing_metadata, requested_extras
+from imagegen.compat.question import PinnedFile, Question, missing_metadata, requested_extras
 from imagegen.compat.rule import Rule
 from imagegen.compat.suggestions import suggest
 from imagegen.compat.why import Explanation, explain
@@ -72,13 +72,18 @@ class QuestionAnswer(NamedTuple):
 
 
 def answer(
-    sources: Sources, words: Sequence[str], sets: Sequence[str] = (), model: str = "", facts: Facts | None = None
+    sources: Sources,
+    words: Sequence[str],
+    sets: Sequence[str] = (),
+    model: str = "",
+    facts: Facts | None = None,
+    file: PinnedFile | None = None,
 ) -> QuestionAnswer:
     """Return the answer about the words and `--set` options for a model type ("": none).
 
-    `facts` are as in `parse_question`. Raises UsageError, MatrixError.
+    `facts` and `file` are as in `parse_question`. Raises UsageError, MatrixError.
     """
-    question = _parse(sources, words, sets, facts)
+    question = _parse(sources, words, sets, facts, file)
     question = replace(complete(question, sources.knowledge), model=model)
     knowledge, imports_read = _with_imports(sources, question)
     explanation = explain(question, knowledge)
@@ -88,7 +93,7 @@ def answer(
         explanation = explain(question, knowledge)
     examined = examined_data(question, knowledge, imports_read)
     explanation = with_unread(explanation, question, knowledge.metadata, examined)
-    nearest = [] if explanation.answer == "compatible" else _nearest(sources, question)
+    nearest = [] if explanation.answer == "compatible" else _nearest(sources, _changeable(question, knowledge))
     witness = find_witness(question, sources.matrix) if explanation.answer == "compatible" else None
     return QuestionAnswer(question, explanation, nearest, examined, witness)
 
@@ -119,10 +124,23 @@ def _with_imports(sources: Sources, question: Question) -> tuple[Knowledge, froz
     return knowledge._replace(shared_names=shared_names), harvested | imports.read
 
 
-def _parse(sources: Sources, words: Sequence[str], sets: Sequence[str], facts: Facts | None) -> Question:
+def _changeable(question: Question, knowledge: Knowledge) -> Question | None:
+    """Return the question whose versions a proposal changes; for a resolved file, only the project's own requirements.
+
+    None if these work, so that only pins of other packages conflict. The fixes of the conflicts name them.
+    """
+    if question.file is None or not question.file.direct:
+        return question
+    direct = complete(question.direct, knowledge)
+    return None if explain(direct, knowledge).answer == "compatible" else direct
+
+
+def _parse(
+    sources: Sources, words: Sequence[str], sets: Sequence[str], facts: Facts | None, file: PinnedFile | None
+) -> Question:
     """Return the question; the index is asked for the packages and releases that are not known here."""
     matrix = sources.matrix
-    parse = partial(parse_question, words, sets, matrix, facts=facts)
+    parse = partial(parse_question, words, sets, matrix, facts=facts, file=file)
     metadata, harvested = sources.knowledge_files.metadata, sorted(sources.knowledge_files.harvested)
     typed = question = complete_names(parse(vocabulary_of(matrix, harvested)), metadata)
     asked: set[str] = set()
@@ -134,7 +152,10 @@ def _parse(sources: Sources, words: Sequence[str], sets: Sequence[str], facts: F
         asked |= missing.keys()
         harvested += _read(sources, question, missing)
         question = complete_names(parse(vocabulary_of(matrix, harvested)), metadata)
-    similar = (name for name in typed.unknown if name.suggestion and name not in question.unknown)
+    names = file.specifiers if file else ()
+    similar = (
+        name for name in typed.unknown if name.suggestion and name not in question.unknown and name.name not in names
+    )
     assumed = (
         f"{name.name} is the package of that name in the index; did you mean {name.suggestion}?" for name in similar
     )
@@ -164,9 +185,11 @@ def _read_older(sources: Sources, question: Question, names: Collection[str]) ->
     return bool(bounds and _read(sources, question, bounds, spread=True))
 
 
-def _nearest(sources: Sources, question: Question) -> Sequence[WorkingCombination]:
+def _nearest(sources: Sources, question: Question | None) -> Sequence[WorkingCombination]:
     """Return the nearest combinations that work. Each is judged as a question, so that none has an unknown answer."""
-    nearest = []
+    nearest: list[WorkingCombination] = []
+    if question is None:
+        return nearest
     for suggestion in suggest(question, sources.knowledge, platform_choices(sources.matrix)):
         changed = complete(question.changed(suggestion.changes), sources.knowledge)
         if explain(changed, sources.knowledge).rest == "compatible":

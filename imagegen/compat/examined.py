@@ -20,13 +20,17 @@ Examined = Literal["metadata", "wheel", "imports", "rules"]
 
 
 def compared_releases(question: Question, metadata: MetadataCache) -> dict[str, str]:
-    """Return the known releases that a question pins together, without labels; none of a cell, which is audited."""
+    """Return the known releases that a question pins together, without labels.
+
+    None of a cell, whose audit reads all, and of a file, which pins too many for a question to read.
+    """
     releases = {
         name: release
         for name, fact in question.facts.packages.items()
         if (harvested := metadata.of(name)) and harvested.within(fact) and (release := pinned_release(question, name))
     }
-    return releases if len(releases) > 1 and question.cell is None else {}
+    is_question = question.cell is None and question.file is None
+    return releases if len(releases) > 1 and is_question else {}
 
 
 def examined_data(

@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from imagegen.compat import atoms
 from imagegen.compat.facts import Fact, Facts, machine_of
-from imagegen.compat.rule import BASE_LIBRARIES, ENV, NO_CUDA, NO_GLIBC, Rule, is_surrounding
+from imagegen.compat.rule import BASE_LIBRARIES, ENV, NO_CUDA, NO_GLIBC, Override, Rule, is_surrounding
 from imagegen.compat.statements import MetadataCache, Statement
 from imagegen.compat.systems import NgcImage
 from imagegen.compat.torch_pins import LIBRARIES
@@ -51,12 +51,28 @@ class NamedCell:
 
 
 @dataclass(frozen=True)
+class PinnedFile:
+    """The file of pins that a question is about. Words of the question replace its specifiers.
+
+    Only the versions of the packages in `unread` count, since their pinned releases are not known.
+    """
+
+    path: str
+    specifiers: Mapping[str, str] = field(default_factory=dict)  # package or surrounding -> specifier
+    extras: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    direct: frozenset[str] = frozenset()  # packages that the project requires itself
+    unread: frozenset[str] = frozenset()
+    overrides: tuple[Override, ...] = ()
+
+
+@dataclass(frozen=True)
 class Question:
     """A parsed query. `requested` maps a package or surrounding to the text about it, in the order of the query."""
 
     requested: Mapping[str, str]  # name -> specifier, as it can be typed again
     facts: Facts
     cell: NamedCell | None = None
+    file: PinnedFile | None = None
     unknown: tuple[UnknownName, ...] = ()  # among `requested`; the facts do not have them, so they reject nothing
     assumed: tuple[str, ...] = field(default=(), compare=False)  # sentences on what follows from names in the query
     image: NgcImage | None = None  # the base, if it is one of NVIDIA's
@@ -79,9 +95,28 @@ class Question:
 
     def changed(self, changes: Mapping[str, str]) -> Question:
         """Return the question with other specifiers of some names. Its facts are not completed."""
+        return self._with_specifiers({**self.requested, **changes})
+
+    @property
+    def direct(self) -> Question:
+        """The question without the pins of its file that the project does not require itself, as a resolver chose them.
+
+        A question without such a file is unchanged. Facts are not completed.
+        """
+        if self.file is None or not self.file.direct:
+            return self
+        resolved = self.file.specifiers.keys() - self.file.direct
+        specifiers = {
+            name: text
+            for name, text in self.requested.items()
+            if name not in resolved or is_surrounding(name) or text != self.file.specifiers[name]
+        }
+        return replace(self._with_specifiers(specifiers), file=replace(self.file, path="", specifiers={}))
+
+    def _with_specifiers(self, specifiers: Mapping[str, str]) -> Question:
         assert self.vocabulary  # noqa: S101 - a question that was parsed has it
-        parser = _QuestionParser(self.vocabulary, self.cell)
-        for name, specifier in {**self.requested, **changes}.items():
+        parser = _QuestionParser(self.vocabulary, self.cell, self.file)
+        for name, specifier in specifiers.items():
             parser.add(name, self.facts.extras.get(name, frozenset()), specifier)
         return replace(parser.question(by_id=True), model=self.model)
 
@@ -90,10 +125,15 @@ class Question:
         words = self.words(changes)
         if self.cell:
             words = [self.cell.id, *(part for word in words for part in ("--set", word))]
+        elif self.file and self.file.path:
+            words = ["--lock", self.file.path, *words]
         return shlex.join(["imagegen", "why", *words])
 
     def words(self, changes: Mapping[str, str] | None = None) -> list[str]:
-        specifiers = {**self.specifiers, **(changes or {})}
+        """Return the words of the question, without the pins of its file, with some specifiers changed."""
+        pins = self.file.specifiers if self.file else {}
+        specifiers = {name: text for name, text in self.specifiers.items() if pins.get(name) != text}
+        specifiers |= changes or {}
         return [f"{name}{self._extras(name)}{specifier}" for name, specifier in specifiers.items()]
 
     def _extras(self, name: str) -> str:
@@ -101,19 +141,30 @@ class Question:
 
 
 def parse_words(
-    words: Sequence[str], sets: Sequence[str], vocabulary: Vocabulary, cell: NamedCell | None = None
+    words: Sequence[str],
+    sets: Sequence[str],
+    vocabulary: Vocabulary,
+    cell: NamedCell | None = None,
+    file: PinnedFile | None = None,
 ) -> Question:
-    """Return the question of the words and `--set` options, about a cell if there is one. Raises UsageError."""
-    if cell is None and sets:
+    """Return the question of the words and `--set` options, about a cell or a file if there is one.
+
+    Raises UsageError.
+    """
+    if cell is None and file is None and sets:
         raise UsageError(
             "--set changes a cell, and none is named",
             code="usage-option-conflict",
             fix="imagegen why blackwell-vllm --set vllm=0.12.0",
         )
-    parser = _QuestionParser(vocabulary, cell)
+    parser = _QuestionParser(vocabulary, cell, file)
     for word in _joined([*words, *sets], vocabulary):
         parser.add(*_split(word))
-    if cell is None and not parser.requested:
+    extras = file.extras if file else {}
+    for name, specifier in file.specifiers.items() if file else ():
+        if name not in parser.requested:
+            parser.add(name, extras.get(name, frozenset()), specifier)
+    if cell is None and file is None and not parser.requested:
         raise UsageError(
             "there is nothing to explain", code="usage-nothing-named", fix=f"name a cell, or versions: `{_EXAMPLE}`"
         )
@@ -244,9 +295,10 @@ def _plain_word(word: str) -> bool:
 
 
 class _QuestionParser:
-    def __init__(self, vocabulary: Vocabulary, cell: NamedCell | None) -> None:
+    def __init__(self, vocabulary: Vocabulary, cell: NamedCell | None, file: PinnedFile | None = None) -> None:
         self.vocabulary = vocabulary
         self.cell = cell
+        self.file = file
         self.requested: dict[str, str] = {}
         self.packages: dict[str, Fact] = {}
         self.versions: dict[str, Fact] = {}
@@ -302,7 +354,9 @@ class _QuestionParser:
         if package in self.unknown:
             return
         release = "" if specifier and package not in self.vocabulary.labelled else None  # PyPI's have no label
-        self.packages[package] = Fact.requested(specifier, release)
+        fact = Fact.requested(specifier, release)
+        is_unread = self.file is not None and package in self.file.unread
+        self.packages[package] = replace(fact, built=True) if is_unread else fact
 
     def _variable(self, name: str, specifier: str) -> None:
         if not name:
@@ -382,6 +436,7 @@ class _QuestionParser:
             self.requested,
             self._facts_of_cell(cell.facts) if cell else self._facts(),
             cell,
+            self.file,
             tuple(self.unknown[name] for name in sorted(self.unknown)),
             tuple(self.assumed),
             self.image,
@@ -443,7 +498,8 @@ class _QuestionParser:
 
     def _facts(self) -> Facts:
         names, env = {"platform": _PLATFORM} | self.names, self.env or None
-        return Facts(self.packages, self.versions, names, closed=False, env=env, gpus=self.gpus, extras=self.extras)
+        facts = Facts(self.packages, self.versions, names, closed=False, env=env, gpus=self.gpus, extras=self.extras)
+        return replace(facts, overrides=self.file.overrides) if self.file else facts
 
     def _facts_of_cell(self, facts: Facts) -> Facts:
         versions, names = {**facts.versions, **self.versions}, {**facts.names, **self.names}

@@ -139,7 +139,7 @@ class _Search:
         self.states = [state for state in states if state]
         if len(self.states) < len(states):
             return suggestions
-        cores = [frozenset({name}) for name in self.costs if self._unknown(name)]
+        cores = [frozenset({name}) for name in self.costs if name not in self.commits and self._unknown(name)]
         if not cores and self._assign(())[1]:
             return suggestions  # the unknown releases are out of reach of these changes
         for cost in range(1, _FURTHEST + 1):

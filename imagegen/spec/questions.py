@@ -8,7 +8,7 @@ from typing import TypeVar
 from packaging.version import Version
 
 from imagegen.compat.facts import Facts
-from imagegen.compat.question import NamedCell, Question, parse_words
+from imagegen.compat.question import NamedCell, PinnedFile, Question, parse_words
 from imagegen.compat.rule import NO_GLIBC, SURROUNDINGS, cuda_version
 from imagegen.compat.suggestions import PlatformChoices
 from imagegen.compat.systems import System
@@ -37,15 +37,25 @@ def split_cell(words: Sequence[str], matrix: Matrix) -> tuple[Cell | None, str, 
 
 
 def parse_question(
-    words: Sequence[str], sets: Sequence[str], matrix: Matrix, vocabulary: Vocabulary, facts: Facts | None = None
+    words: Sequence[str],
+    sets: Sequence[str],
+    matrix: Matrix,
+    vocabulary: Vocabulary,
+    *,
+    facts: Facts | None = None,
+    file: PinnedFile | None = None,
 ) -> Question:
     """Return the question of the words, one of which may name a cell, and of `--set` options. Raises UsageError.
 
-    `facts` are the facts of the cell that the word names, if its requirements do not state them.
+    `facts` are the facts of the cell that the word names, if its requirements do not state them. With `file`, the
+    question is about its pins, and no word may name a cell.
     """
     cell, name, words = split_cell(words, matrix)
+    if cell and file:
+        message = f"--lock is for a file of pins, and {name} is a cell"
+        raise UsageError(message, code="usage-option-conflict", fix="leave out one of them")
     if cell is None:
-        return parse_words(words, sets, vocabulary)
+        return parse_words(words, sets, vocabulary, file=file)
     by_platform = {other.platform: other.id for other in matrix.on_platforms(cell, "all")}
     named = NamedCell(cell.id, facts or facts_of_cell(cell), by_platform, name == cell.id)
     return parse_words(words, sets, vocabulary, named)
