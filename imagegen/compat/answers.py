@@ -12,6 +12,8 @@ from functools import partial
 from itertools import permutations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from packaging.version import Version
+
 from imagegen.compat.completion import complete, complete_names
 from imagegen.compat.examined import Examined, compared_releases, examined_data, with_unread
 from imagegen.compat.facts import Facts
@@ -93,7 +95,9 @@ def answer(
         explanation = explain(question, knowledge)
     examined = examined_data(question, knowledge, imports_read)
     explanation = with_unread(explanation, question, knowledge.metadata, examined)
-    nearest = [] if explanation.answer == "compatible" else _nearest(sources, _changeable(question, knowledge))
+    nearest = (
+        [] if explanation.answer == "compatible" else _nearest(sources, _changeable(question, knowledge), explanation)
+    )
     witness = find_witness(question, sources.matrix) if explanation.answer == "compatible" else None
     return QuestionAnswer(question, explanation, nearest, examined, witness)
 
@@ -185,15 +189,48 @@ def _read_older(sources: Sources, question: Question, names: Collection[str]) ->
     return bool(bounds and _read(sources, question, bounds, spread=True))
 
 
-def _nearest(sources: Sources, question: Question | None) -> Sequence[WorkingCombination]:
+def _nearest(sources: Sources, question: Question | None, explanation: Explanation) -> Sequence[WorkingCombination]:
     """Return the nearest combinations that work. Each is judged as a question, so that none has an unknown answer."""
     nearest: list[WorkingCombination] = []
-    if question is None:
+    if question is None or question.unknown:  # no change makes these names known
         return nearest
-    for suggestion in suggest(question, sources.knowledge, platform_choices(sources.matrix)):
-        changed = complete(question.changed(suggestion.changes), sources.knowledge)
-        if explain(changed, sources.knowledge).rest == "compatible":
+    metadata = sources.knowledge_files.metadata
+    if neighbours := _neighbours(sources, question, explanation):
+        _read(sources, question, neighbours, spread=True)
+    around = platform_choices(sources.matrix)
+    for suggestion in suggest(question, sources.knowledge, around, explanation.conflicts):
+        changed = question.changed(suggestion.changes)
+        if missing := missing_metadata(changed, metadata):  # a release from the index may require others
+            _read(sources, changed, missing)
+        changed = complete(changed, sources.knowledge)
+        if explain(changed, sources.knowledge).answer == "compatible":
             builds = tuple(needed_builds(changed, sources.matrix, lambda: sources.wheel_catalogue))
             command = question.command(suggestion.changes)
             nearest.append(WorkingCombination(dict(suggestion.changes), command, builds))
     return nearest
+
+
+def _neighbours(sources: Sources, question: Question, explanation: Explanation) -> dict[str, str]:
+    """Return package -> specifier of the releases that the index should be asked for before suggestions are searched.
+
+    These are releases around the pinned ones of packages in conflicts that are not shipped, or releases that another
+    package in the conflict requires; of shipped packages, those before the first one that is known.
+    """
+    conflicts = [conflict for conflict in explanation.conflicts if conflict.severity != "warning"]
+    required = {
+        name: specifier
+        for conflict in conflicts
+        for rule in conflict.rules
+        if rule.kind == "pip-refuses"
+        for name, specifier in rule.then.items()
+    }
+    neighbours = {}
+    for name in sorted({name for conflict in conflicts for name in conflict.facts} & question.facts.packages.keys()):
+        fact, releases = question.facts.packages[name], sources.knowledge_files.metadata.of(name)
+        if releases is None or fact.built or not fact.text[:1].isdigit():
+            continue
+        if name not in sources.knowledge_files.harvested:
+            neighbours[name] = required.get(name) or f"!={Version(fact.text).public}"
+        elif name in required and releases.older and not releases.fitting(required[name]):
+            neighbours[name] = required[name]
+    return neighbours

@@ -7,6 +7,7 @@ from dataclasses import field
 from itertools import combinations
 from typing import NamedTuple
 
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from imagegen.compat.facts import Fact, Facts, on_each_gpu
@@ -19,6 +20,7 @@ from imagegen.compat.rule import BASE_LIBRARIES, NO_CUDA
 from imagegen.compat.solve import Clause, ClauseOrigin, Contradiction, GaveUpError, State, search
 from imagegen.compat.sources import rules_about
 from imagegen.compat.systems import System
+from imagegen.compat.verdict import Conflict
 from imagegen.core.deferred import dataclass
 
 _AT_MOST = 3  # suggestions
@@ -47,6 +49,34 @@ class Suggestion:
         return ", ".join(f"{name}{specifier}" for name, specifier in sorted(self.changes.items()))
 
 
+@dataclass(frozen=True)
+class _Unexamined:
+    """Releases that nobody examined for the faults of the question."""
+
+    scanned: Mapping[str, Collection[str]]  # package of whose wheels a scan found the fault -> the scanned releases
+    last: Mapping[str, Sequence[tuple[Version, str]]]  # package -> last releases that a rule is about, and its date
+
+    @classmethod
+    def of(cls, conflicts: Sequence[Conflict], knowledge: Knowledge) -> _Unexamined:
+        scanned: dict[str, Collection[str]] = {}
+        last: dict[str, list[tuple[Version, str]]] = {}
+        builds = knowledge.builds or Builds()  # of a package with several builds, PyPI's is scanned
+        for rule in (rule for conflict in conflicts if conflict.severity == "error" for rule in conflict.rules):
+            for name in rule.leaders if rule.id.startswith("scan:") else ():
+                demands = knowledge.metadata.scans.of(name)
+                scanned |= {name: demands.releases} if demands and not builds.of(name) else {}
+            for name in rule.packages & {*rule.when, *rule.conflict} if rule.kind == "breaks" else ():
+                specifier = {**rule.when, **rule.conflict}[name].partition("+")[0]
+                ends = (part.version for part in SpecifierSet(specifier) if part.operator == "<=")
+                last.setdefault(name, []).extend((Version(end), rule.last_checked) for end in ends)
+        return cls(scanned, last)
+
+    def has(self, name: str, release: ReleaseMetadata) -> bool:
+        version, day = Version(release.version), release.uploaded or ""
+        is_later = any(version > end and day > checked for end, checked in self.last.get(name, ()))
+        return is_later or release.version not in self.scanned.get(name, (release.version,))
+
+
 class _Choice(NamedTuple):
     distance: int
     specifier: str
@@ -54,17 +84,23 @@ class _Choice(NamedTuple):
 
 
 def suggest(
-    question: Question, knowledge: Knowledge, surroundings: PlatformChoices, *, at_most: int = _AT_MOST
+    question: Question,
+    knowledge: Knowledge,
+    surroundings: PlatformChoices,
+    conflicts: Sequence[Conflict] = (),
+    *,
+    at_most: int = _AT_MOST,
 ) -> tuple[Suggestion, ...]:
     """Return at most `at_most` combinations that work, sorted; none contains the changes of another.
 
-    Rules that only warn and remembered rules count too, so that no suggestion has a warning or a suspected conflict;
-    warnings are ignored if nothing else works.
+    Rules that only warn and remembered rules count too, so that no suggestion has a warning or a suspected conflict.
+    A warning among `conflicts`, which the question has, may stay if a suggestion changes none of its names. If nothing
+    else works, these warnings are ignored, then all.
     """
     try:
-        search = _Search(question, knowledge, surroundings)
-        for avoids_warnings in (True, False):
-            if suggestions := search.run(at_most, avoids_warnings=avoids_warnings):
+        search = _Search(question, knowledge, surroundings, conflicts)
+        for ignored in dict.fromkeys((frozenset(), frozenset(search.warned), search.warnings())):
+            if suggestions := search.run(at_most, ignored):
                 return tuple(sorted(suggestions, key=_order)[:at_most])
     except GaveUpError:
         pass
@@ -78,7 +114,13 @@ def _order(near: Suggestion) -> tuple[int, int, str]:
 class _Search:
     """A problem with open facts, and for each GPU the state of the problem on it."""
 
-    def __init__(self, question: Question, knowledge: Knowledge, surroundings: PlatformChoices) -> None:
+    def __init__(
+        self,
+        question: Question,
+        knowledge: Knowledge,
+        surroundings: PlatformChoices,
+        conflicts: Sequence[Conflict] = (),
+    ) -> None:
         self.question = question
         metadata = knowledge.metadata
         self.builds = builds = knowledge.builds or Builds()
@@ -88,6 +130,10 @@ class _Search:
         self.costs |= {name: _COST[name] for name in ("cuda", "python") if name in facts.versions}
         if "base" in question.requested and "base" in facts.names and not question.requested.keys() & {*BASE_LIBRARIES}:
             self.costs["base"] = _COST["base"]
+        if question.image:  # it stays, with its torch, and with its Python and CUDA unless the question names them
+            built = (name for name, fact in facts.packages.items() if fact.built)
+            for name in ("base", *built, *({"cuda", "python"} - question.requested.keys())):
+                self.costs.pop(name, None)
         # The question is about one build of these packages, and another build may replace it.
         several = (name for name, fact in facts.packages.items() if fact.local is not None and not fact.built)
         self.labels = {name: ("", *builds.labels(name)) for name in several if name in self.costs and builds.of(name)}
@@ -98,6 +144,13 @@ class _Search:
         self.problem = Problem(rules, facts, metadata, scope)
         self.masks = self.problem.masks_of(facts)
         self.commits = {name for name, fact in facts.packages.items() if fact.built}
+        self.unexamined = _Unexamined.of(conflicts, knowledge)
+        self.warned: dict[ClauseOrigin, frozenset[str]] = {}  # rule -> the names of the warning that the question has
+        for conflict in conflicts:
+            names = frozenset[str]().union(conflict.facts, *(rule.names for rule in conflict.rules))
+            about = (origin for origin in self.warnings() if self.problem.rules[origin.name].names <= names)
+            for origin in about if conflict.severity == "warning" else ():
+                self.warned[origin] = self.warned.get(origin, names) | names
         self.states: list[State] = []
         self.choices = {name: sorted(self._choices(name), key=lambda choice: choice.distance) for name in self.costs}
 
@@ -106,15 +159,23 @@ class _Search:
 
         None if the unchangeable facts, as GPU and driver, are refused by themselves. `ignored` are origins of clauses.
         """
-        clauses = (clause for clause in self.problem.clauses if clause.origin not in ignored)
+        clauses = (self._while_touched(clause) for clause in self.problem.clauses if clause.origin not in ignored)
         lasting = [clause for clause in clauses if clause.origin.kind not in ("fact", "known")]
-        lasting += [*self.problem.known_clauses({}), *self._without_removed()]
+        built = {name: self.masks[name] for name in self.commits & self.masks.keys()}
+        lasting += [*self.problem.known_clauses(built), *self._without_removed()]
         if "gpu" in facts.versions:
             lasting += self.problem.clauses_of({"gpu": self.problem.admitted("gpu", facts.versions["gpu"])})
-        state = State.of(self.problem.domains, lasting)
+        switches = {_switch(origin).name: 0b11 for origin in self.warned}
+        state = State.of({**self.problem.domains, **switches}, lasting)
         return None if state.propagate(lasting) else state
 
-    def _warnings(self) -> frozenset[ClauseOrigin]:
+    def _while_touched(self, clause: Clause) -> Clause:
+        """Return the clause of a rule that warns of the question with a switch: at its first value it holds anyway."""
+        if clause.origin not in self.warned:
+            return clause
+        return Clause(clause.origin, (*clause.literals, (_switch(clause.origin).name, 0b01)))
+
+    def warnings(self) -> frozenset[ClauseOrigin]:
         """Return the origins of rules that only warn."""
         warn = (rule for rule in self.problem.rules.values() if rule.severity == "warning")
         return frozenset(ClauseOrigin("rule", rule.id) for rule in warn if rule.evidence != "remembered")
@@ -132,9 +193,9 @@ class _Search:
                 remaining = self.problem.domains[name] & ~sum(1 << position for position in removed)
                 yield Clause(ClauseOrigin("known", name), ((name, remaining),))
 
-    def run(self, at_most: int, *, avoids_warnings: bool) -> list[Suggestion]:
+    def run(self, at_most: int, ignored: Collection[ClauseOrigin]) -> list[Suggestion]:
+        """Return suggestions for which the rules in `ignored` do not count, those that change least first."""
         suggestions: list[Suggestion] = []
-        ignored = frozenset[ClauseOrigin]() if avoids_warnings else self._warnings()
         states = [self._on(facts, ignored) for facts in on_each_gpu(self.question.facts)]
         self.states = [state for state in states if state]
         if len(self.states) < len(states):
@@ -164,6 +225,8 @@ class _Search:
 
     def _unknown(self, name: str) -> bool:
         """Return whether a version is requested that is not known: then it has to change."""
+        if name in self.commits:
+            return False
         mask = self.masks.get(name, 0)
         requested = [atom for position, atom in enumerate(self.problem.atoms[name]) if mask >> position & 1]
         return bool(requested) and all(atom.opaque for atom in requested)
@@ -177,6 +240,8 @@ class _Search:
                 broken = state.propagate(fixed)
                 failed = state.explain(broken.literals, broken.origin) if broken else _failed(state)
                 if failed:
+                    if any(_switch(origin) in failed.origins for origin in self.warned):
+                        return None, None  # it says nothing of other names, which may not touch this warning
                     return frozenset(origin.name for origin in failed.origins if origin.kind == "fact"), None
             best = _Best()
             fewest_first = sorted(names, key=lambda name: len(self.choices[name]))  # then bounds are known early
@@ -197,6 +262,9 @@ class _Search:
         names |= {f"{name}+" for name in names & changed}
         fixed = self.problem.clauses_of({name: mask for name, mask in self.masks.items() if name not in names})
         fixed += [Clause(ClauseOrigin("present"), ((name, ~1),)) for name in names if name in self.problem.releases]
+        for switch, warned_names in ((_switch(origin), about) for origin, about in self.warned.items()):
+            value = 0b01 if names.isdisjoint(warned_names) else 0b10
+            fixed.append(Clause(switch, ((switch.name, value),)))
         origins = {ClauseOrigin("fact", name): ClauseOrigin("fact", "base") for name in BASE_LIBRARIES}
         origins |= {ClauseOrigin("fact", name): ClauseOrigin("label") for name in names - changed}
         return [Clause(origins.get(clause.origin, clause.origin), clause.literals) for clause in fixed]
@@ -276,6 +344,8 @@ class _Search:
             is_requested = bool(requested >> index & 1)
             if release.yanked or (releases.versions[index].is_prerelease and not is_requested):
                 continue
+            if not is_requested and self.unexamined.has(name, release):
+                continue
             away = _away(index, inside, len(releases.all))
             if fact.built or not (is_requested or name in self.labels):
                 label = f"+{fact.local}" if fact.local and not fact.built else ""
@@ -298,6 +368,14 @@ class _Search:
                 choice = f"=={release.version}{f'+{label}' if label else ''}"
                 further = 0 if is_requested or label == asked else 1
                 yield _Choice(away + further, choice, {name: 2 << position, f"{name}+": mask})
+
+
+def _switch(origin: ClauseOrigin) -> ClauseOrigin:
+    """Return the premise whether a suggestion changes a name of this rule, which warns of the question.
+
+    Its name has two values: 0b01 for an untouched warning, 0b10 for a touched one.
+    """
+    return ClauseOrigin("given", f"~{origin.name}")
 
 
 @dataclass

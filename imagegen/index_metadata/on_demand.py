@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 
 from packaging.specifiers import SpecifierSet
@@ -85,10 +85,10 @@ def _fetch(
     """Return name -> the file of its metadata; a package whose reading failed is absent."""
     deadline = time.monotonic() + _SECONDS
     with Client(settings, attempts=1, timeout=(_SECONDS / 2, _SECONDS / 2), patience=_SECONDS) as client:
-        pool = ThreadPoolExecutor(len(requested), thread_name_prefix="on-demand")
+        pool = ThreadPoolExecutor(len(requested) + _AT_MOST, thread_name_prefix="on-demand")  # packages, and releases
         try:
             jobs = {
-                package.name: pool.submit(_read, package, specifier, client, url, today, deadline, spread=spread)
+                package.name: pool.submit(_read, package, specifier, client, pool, url, today, deadline, spread=spread)
                 for package, specifier in requested
             }
             return {name: text for name, job in jobs.items() if (text := job.result()) is not None}
@@ -98,7 +98,15 @@ def _fetch(
 
 
 def _read(
-    package: PackageReleases, specifier: str, client: Client, url: str, today: str, deadline: float, *, spread: bool
+    package: PackageReleases,
+    specifier: str,
+    client: Client,
+    pool: Executor,
+    url: str,
+    today: str,
+    deadline: float,
+    *,
+    spread: bool,
 ) -> str | None:
     name = package.name
 
@@ -112,7 +120,7 @@ def _read(
         links, oldest = releases.select(name, project, SpecifierSet(specifier), _AT_MOST, spread=spread)
         text = _MISSING
         if links:
-            known = replace(releases.read(package, links, fetch, today), since=oldest)
+            known = replace(releases.read(package, links, fetch, today, map_releases=pool.map), since=oldest)
             text = metadata_file.dumps(_witnesses(known) if spread else known).decode()
             metadata_file.parse(text.encode(), name=name)
     except NotFoundError:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 
 from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag
@@ -62,18 +62,20 @@ def read(
     metadata: Callable[[IndexLink, str], Metadata],
     today: str,
     pinned: Collection[Version] = (),
+    map_releases: Callable[..., Iterable[ReleaseMetadata]] = map,
 ) -> PackageReleases:
     """Return `requested` with the releases that the links show; `metadata` reads the metadata of a wheel of a version.
 
-    `pinned` are pre-releases that other packages require; they are included. Raises FetchError for a page without a
-    release, and if the metadata of one cannot be used.
+    `pinned` are pre-releases that other packages require; they are included. `map_releases` may read several releases
+    at a time. Raises FetchError for a page without a release, and if the metadata of one cannot be used.
     """
     versions = _versions(requested, _by_version(requested.name, links), pinned)
     if not versions:
         since = f" since {requested.since}" if requested.since else ""
         raise FetchError(f"the index has no release of {requested.name}{since} for Linux", code="fetch-no-release")
-    releases = {str(version): _release(requested, str(version), files, metadata) for version, files in versions.items()}
-    ordered = {version: releases[version] for version in sorted(releases, key=Version, reverse=True)}
+    newest_first = sorted(versions, reverse=True)
+    releases = map_releases(partial(_release, requested, versions, metadata), newest_first)
+    ordered = {release.version: release for release in releases}
     return PackageReleases(requested.name, requested.index, today, requested.since, requested.extras, ordered)
 
 
@@ -82,8 +84,9 @@ def select(
 ) -> tuple[list[IndexLink], str | None]:
     """Return the links of the newest releases that the specifier admits; pre-releases only if there is nothing else.
 
-    With `spread`, they are of all ages, and the last of their minor series. The second value is the oldest of them if
-    more releases are admitted.
+    With `spread`, they are of all ages, and the last of their minor series. If the specifier is only `!=` a version,
+    they are the last before it, and newer ones at growing distances; far older ones lack bounds that they need today.
+    The second value is the oldest of them if more releases are admitted.
     """
     admitted = {
         version: files
@@ -92,11 +95,22 @@ def select(
     }
     final = sorted([version for version in admitted if not version.is_prerelease] or admitted, reverse=True)
     chosen = final[:at_most]
-    if spread and len(final) > at_most:
+    excluded = next((Version(part.version) for part in within if len(within) == 1 and part.operator == "!="), None)
+    if spread and excluded and len(final) > at_most:
+        newer = [version for version in final if version > excluded][::-1]
+        older = [version for version in final if version < excluded]
+        chosen = [*_geometric(newer, at_most // 2)][::-1] + older[: at_most // 2]
+    elif spread and len(final) > at_most:
         last = list({version.release[:2]: version for version in reversed(final)}.values())[::-1]
         chosen = [last[number * len(last) // at_most] for number in range(at_most)] if len(last) > at_most else last
     oldest = str(chosen[-1]) if len(chosen) < len(final) else None
     return [link for version in chosen for link in admitted[version].links], oldest
+
+
+def _geometric(versions: Sequence[Version], number: int) -> Iterator[Version]:
+    """Yield `number` of the versions, or fewer: the first, the last, and between them some at growing distances."""
+    positions = (round(len(versions) ** (step / (number - 1))) - 1 for step in range(number if versions else 0))
+    yield from (versions[position] for position in dict.fromkeys(positions))
 
 
 def _by_version(package: str, links: Iterable[IndexLink]) -> dict[Version, _Files]:
@@ -135,8 +149,12 @@ def _versions(
 
 
 def _release(
-    requested: PackageReleases, version: str, files: _Files, metadata: Callable[[IndexLink, str], Metadata]
+    requested: PackageReleases,
+    versions: Mapping[Version, _Files],
+    metadata: Callable[[IndexLink, str], Metadata],
+    release: Version,
 ) -> ReleaseMetadata:
+    files, version = versions[release], str(release)
     days = sorted(str(link.uploaded) for link in files.links if link.uploaded)
     wheel = max(files.wheels, key=lambda wheel: wheel.rank, default=None)
     read = metadata(wheel.link, version) if wheel else None

@@ -82,6 +82,35 @@ def test_why_answers_about_a_package_that_is_not_shipped(
     assert run("why", "unheard==2.0", "torch==2.8.0").code == 2
 
 
+def test_proposals_have_releases_around_a_pinned_one_that_is_not_shipped(
+    run: Run, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", index.url)
+    filenames = []
+    for minor in range(1, 40):
+        filenames.append(f"unheard-1.{minor}-py3-none-any.whl")
+        torch = "2.8.0" if minor < 25 else "2.9.1"
+        index.beside(filenames[-1], metadata("unheard", f"1.{minor}", f"torch=={torch}"))
+    index.page("unheard", *map(Offer, filenames))
+    document = json.loads(run("why", "unheard==1.20", "torch==2.9.1", "--json").out)
+    changes = [proposal["changes"] for proposal in document["nearest"]]
+    assert {"torch": "==2.8.0"} in changes
+    assert [found["unheard"] for found in changes if found.keys() == {"unheard"}] == ["==1.29"]  # 1, 2, 4, 9, 19 on
+    assert not json.loads(run("why", "unheard==1.20", "torch==2.9.1", "nowhere", "--json").out)["nearest"]
+    again = run("why", "unheard<1.21", "torch==2.9.1", "--json")  # the releases between those that were read count
+    assert again.code == 1
+
+
+def test_a_release_that_another_package_requires_is_proposed(
+    run: Run, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", index.url)
+    offer(index, "unheard", "1.0", requires="unseen<2")
+    offer(index, "unseen", "1.0", "1.1", "3.0", requires="torch")
+    document = json.loads(run("why", "unheard==1.0", "unseen==3.0", "--json").out)
+    assert [proposal["changes"] for proposal in document["nearest"]] == [{"unseen": "==1.1"}]
+
+
 def test_a_name_that_resembles_a_known_one_is_asked_of_the_index(
     run: Run, index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,6 +98,13 @@ def test_pip_replaces_the_torch_of_a_base_that_a_package_excludes(asked: dict[st
     assert len(replaced.assumed) == 1
 
 
+def test_proposals_keep_a_base_with_its_torch() -> None:
+    requested = based(question(trl="==0.24", transformers="==5.5"))
+    needs = rule("needs", {"trl": "==0.29"}, {"torch": ">=2.8"})
+    near = suggest(requested, Knowledge([UNLESS, needs], FIELD), PlatformChoices())
+    assert [suggestion.changes for suggestion in near] == [{"transformers": "==5.2"}]
+
+
 def test_a_rule_about_a_wheel_replaces_no_torch_of_a_base() -> None:
     demand = Demand("torch", (), (("torch", "==2.9.*"),), (), "is compiled for torch 2.9", "", "Use torch 2.9")
     wheel = WheelDemands("0.24", "trl-0.24-cp312-abi3-linux_x86_64.whl", "0" * 64, "2026-11-24", (), (demand,))

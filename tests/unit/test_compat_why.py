@@ -165,6 +165,50 @@ def test_proposals_avoid_what_warnings_forbid_and_candidates() -> None:
     assert near.changes == {"torch": "==2.9.0"}  # nothing is without a warning
 
 
+def test_a_warning_that_the_question_has_stays_in_proposals_that_do_not_touch_it() -> None:
+    known = library(
+        package("torch", {"2.8.0": (), "2.9.0": (), "2.9.1": ()}),
+        package("torchao", {"0.14": (), "0.15": ()}),
+        package("peft", {"0.17": ["transformers<5"], "0.18": (), "0.19": ()}),
+        package("transformers", {"4.57": (), "5.0": ()}),
+    )
+    slow = rule("slow", {"torchao": "==0.15"}, {"torch": ">=2.9"}, severity="warning")
+    requested = question(peft="==0.17", transformers="==5.0", torch="==2.8.0", torchao="==0.15")
+    conflicts = explain(requested, Knowledge([slow], known)).conflicts
+    assert [conflict.severity for conflict in conflicts] == ["error", "warning"]
+    near = suggest(requested, Knowledge([slow], known), PlatformChoices(), conflicts)
+    assert [suggestion.changes for suggestion in near] == [{"peft": "==0.18"}, {"transformers": "==4.57"}]
+    # Another release of torch touches the warning, and has to avoid it.
+    needs = rule("needs", {"peft": ""}, {"torch": ">2.8.0"})
+    requested = question(peft="==0.18", torch="==2.8.0", torchao="==0.15")
+    conflicts = explain(requested, Knowledge([slow, needs], known)).conflicts
+    slower = rule("slower", {"torchao": "==0.15"}, {"torch": ">=2.9.1"}, severity="warning")
+    near = suggest(requested, Knowledge([slower, needs], known), PlatformChoices(), conflicts)
+    assert [suggestion.changes for suggestion in near] == [{"torch": "==2.9.1"}]
+    # A new warning is avoided as long as an old one, touched, is the alternative.
+    never = rule("never", {"torchao": ""}, {"torch": ">3"}, severity="warning")
+    new = rule("new", {"torch": "==2.9.0"}, conflict={"peft": "==0.18"}, severity="warning")
+    rules = [never, new, needs]
+    conflicts = explain(requested, Knowledge(rules, known)).conflicts
+    near = suggest(requested, Knowledge(rules, known), PlatformChoices(), conflicts)
+    assert [suggestion.changes for suggestion in near] == [{"torch": "==2.9.1"}]
+
+
+def test_releases_after_the_last_that_was_examined_are_not_proposed() -> None:
+    trainer = package("trainer", {"1.0": (), "1.1": (), "1.2": ()})
+    days = {"1.0": "2026-01-01", "1.1": "2026-02-01", "1.2": "2026-12-01"}
+    releases = {version: replace(trainer.releases[version], uploaded=day) for version, day in days.items()}
+    known = library(
+        replace(trainer, releases=dict(reversed(releases.items()))), package("vllm", {"0.11": (), "0.12": ()})
+    )
+    requested = question(trainer="==1.0", vllm="==0.12")
+    for last, offered in (("1.0", [{"trainer": "==1.1"}, {"vllm": "==0.11"}]), ("1.1", [{"vllm": "==0.11"}])):
+        names = rule("names", {"trainer": f"<={last}"}, conflict={"vllm": ">=0.12"}, date="2026-11-24")
+        conflicts = explain(requested, Knowledge([names], known)).conflicts
+        near = suggest(requested, Knowledge([names], known), PlatformChoices(), conflicts)
+        assert [suggestion.changes for suggestion in near] == offered
+
+
 def test_an_error_hides_no_warning() -> None:
     slow = rule("slow", {"torch": ""}, {"cuda": ">=12.9"}, severity="warning", kind="degrades")
     found = why(slow, torch="==2.9.1", vllm="==0.11.0", cuda="==12.8")
