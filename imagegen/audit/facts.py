@@ -31,7 +31,7 @@ from imagegen.audit.model import (
 
 # Raise it whenever the readers return something else for the same file or base. Scans under the old number are then
 # ignored.
-FACTS_FORMAT = 8
+FACTS_FORMAT = 9
 _LEVEL = 6
 _NUL = "\0"
 _JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"))

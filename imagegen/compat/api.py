@@ -6,8 +6,9 @@ Releases that refuse a keyword argument count as releases without it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
@@ -16,6 +17,7 @@ from packaging.version import Version
 from imagegen.compat import import_names
 from imagegen.compat import package_names as api
 from imagegen.compat.derived import derived_rule
+from imagegen.compat.package_data import entries_of
 from imagegen.compat.package_names import PackageNames, SharedName
 from imagegen.compat.rule import Rule
 
@@ -113,7 +115,22 @@ def _rule(name: str, names: PackageNames, group: _Group, shared_names: Sequence[
         evidence="measured",
         fix=f"Use {_others(provider, lacked_by, passed=passed)}, or another release of {names.package}.",
         message="" if refused else _message(first),
+        unless=_users("defined-names", provider, {shared_name.name for shared_name in shared_names}),
+        warns_with=_users("unused-modules", names.package, {_module(shared_name.path) for shared_name in shared_names}),
     )
+
+
+def _users(section: str, package: str, names: Collection[str]) -> dict[str, str]:
+    """Return package -> releases of the entries (data/packages.yaml) about another package that fit all names."""
+    users: dict[str, str] = {}
+    for entry in entries_of(section, package):
+        if all(any(fnmatchcase(name, glob) for glob in entry["names"]) for name in names):
+            users |= entry["by"]
+    return users
+
+
+def _module(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def _message(name: SharedName) -> str:

@@ -19,6 +19,7 @@ def derived_rule(
     then: Mapping[str, str] | None = None,
     conflict: Mapping[str, str] | None = None,
     unless: Mapping[str, str] | None = None,
+    warns_with: Mapping[str, str] | None = None,
     severity: Literal["error", "warning"] = "error",
     evidence: Literal["measured", "documented", "remembered"] = "documented",
     kind: Kind = "breaks",
@@ -39,6 +40,7 @@ def derived_rule(
         kind=kind,
         message=message,
         unless=unless or {},
+        warns_with=warns_with or {},
     )
 
 

@@ -78,18 +78,26 @@ class Facts:
 def rules_in_context(rules: Iterable[Rule], facts: Facts, required: Collection[str] = ()) -> list[Rule]:
     """Return the rules that count for the facts, with the severity that they have there.
 
-    Rules that are accepted by id only warn. So do direct rules, unless the facts request all of their packages; a lock
-    requests none, and the packages in `required`, which other packages require, are not requested. A package that the
-    facts do not name repairs nothing. Rules about an index do not count for packages that come from no index.
+    Rules that are accepted by id only warn. So do rules with a package of their `warns_with`, and direct rules, unless
+    the facts request all of their packages; a lock requests none, and the packages in `required`, which other packages
+    require, are not requested. A package that the facts do not name repairs nothing. Rules about an index do not count
+    for packages that come from no index.
     """
     asked = frozenset() if facts.closed else facts.packages.keys() - set(required)
     built = {name for name, fact in facts.packages.items() if fact.built}
     return [
-        _in_context(rule, facts, warns=rule.id in facts.accepts or (rule.direct and bool(rule.packages - asked)))
+        _in_context(rule, facts, warns=rule.id in facts.accepts or _only_warns(rule, facts, asked))
         for rule in rules
         if not _is_overridden(rule, facts)
         if rule.leaders or rule.kind != "pip-refuses" or built.isdisjoint(rule.then)
     ]
+
+
+def _only_warns(rule: Rule, facts: Facts, requested: Collection[str]) -> bool:
+    if rule.direct and rule.packages - requested:
+        return True
+    installed = (name for name in rule.warns_with if name in facts.packages)
+    return any(facts.packages[name].range.is_subset(versions_in(rule.warns_with[name])) for name in installed)
 
 
 def linked_rules(rules: Iterable[Rule], name: str, facts: Facts) -> tuple[Rule, ...]:

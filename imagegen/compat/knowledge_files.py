@@ -100,5 +100,5 @@ class KnowledgeFiles:
             rule
             for name in sorted(users.intersection(packages))
             for rule in rules_of(name)
-            if rule.packages <= set(packages)
+            if {*rule.when, *rule.conflict} <= set(packages)
         ]

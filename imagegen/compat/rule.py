@@ -101,6 +101,10 @@ class Rule(MatrixEntry):
         Mapping[t.Name, t.Specifier],
         doc("Components -> releases that repair it: if one is installed, the rule does not count.", **EMPTY),
     ] = field(default_factory=dict)
+    warns_with: Annotated[
+        Mapping[t.Name, t.Specifier],
+        doc("Components -> releases that do not reach the fault: if one is installed, the rule only warns.", **EMPTY),
+    ] = field(default_factory=dict)
     checked: Annotated[t.Date | None, doc("The day of the last confirmation, if later than `date`.")] = None
 
     def check(self) -> None:

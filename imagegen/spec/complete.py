@@ -231,9 +231,10 @@ class _Completion:
 
     def _rule(self, placed: PlacedEntry) -> Rule:
         rule: Rule = placed.entry
-        when, then, conflict, unless = map(self._by_package, (rule.when, rule.then, rule.conflict, rule.unless))
-        same = tuple(self._by_package(dict.fromkeys(rule.same, "")))
-        return replace(rule, when=when, then=then, conflict=conflict, unless=unless, same=same)
+        sides = {
+            name: self._by_package(getattr(rule, name)) for name in ("when", "then", "conflict", "unless", "warns_with")
+        }
+        return replace(rule, same=tuple(self._by_package(dict.fromkeys(rule.same, ""))), **sides)
 
     def _by_package(self, side: Mapping[str, str]) -> dict[str, str]:
         return {self.components[name].package if name in self.components else name: text for name, text in side.items()}

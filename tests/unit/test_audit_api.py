@@ -500,6 +500,21 @@ def test_a_start_may_name_a_function_that_is_called() -> None:
     assert [(each.name, each.certain) for each in found] == [("engine.Common", True), ("engine.Late", True)]
 
 
+def test_a_module_that_only_a_command_imports_is_not_certain() -> None:
+    found = requirements(SOURCES, {"engine": ("?user.rollout.server", "user.common")})
+    assert [(name.name, name.certain) for name in found] == [
+        ("engine.Common", True),
+        ("engine.Late", False),
+        ("engine.Patched", False),
+        ("engine.Server", False),
+    ]
+    called_by_command = requirements(SOURCES, {"engine": ("?user.common:f",)})
+    assert [(name.name, name.certain) for name in called_by_command] == [
+        ("engine.Common", False),
+        ("engine.Late", False),
+    ]
+
+
 def test_a_module_that_only_guarded_imports_lead_to_is_no_start() -> None:
     assert {each.name for each in requirements(SOURCES, {"engine": ("user.rollout.*",)})} == set()
     assert "engine.Unrelated" in {each.name for each in requirements(SOURCES, {"engine": ("user.*",)})}

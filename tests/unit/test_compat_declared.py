@@ -84,6 +84,21 @@ def test_a_package_that_repairs_a_combination_counts_where_it_is_named(unsloth: 
     assert explain(question(trl="==0.24", transformers="==5.5", **unsloth), Knowledge([UNLESS], FIELD)).answer == answer
 
 
+@pytest.mark.parametrize(
+    ("unsloth", "severity"),
+    [
+        ({}, "error"),
+        ({"unsloth": "==2026.4.6"}, "error"),
+        ({"unsloth": "==2026.4.7"}, "warning"),
+        ({"unsloth": ""}, "error"),
+    ],
+)
+def test_a_rule_only_warns_with_a_package_that_does_not_reach_the_fault(unsloth: dict[str, str], severity: str) -> None:
+    apart = replace(UNLESS, unless={}, warns_with={"unsloth": ">=2026.4.7"})
+    found = explain(question(trl="==0.24", transformers="==5.5", **unsloth), Knowledge([apart], FIELD))
+    assert [conflict.severity for conflict in found.conflicts] == [severity]
+
+
 def test_a_release_that_repairs_it_is_proposed() -> None:
     asked = question(trl="==0.24", transformers="==5.5", unsloth="==2026.4.6")
     found = suggest(asked, Knowledge([UNLESS], FIELD), PlatformChoices())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from imagegen.compat.package_names import PackageNames, SharedName, spans
 from imagegen.compat.rule import Rule
 from imagegen.core.data import shipped
 from imagegen.core.errors import MatrixError
+from tests.support.command_line import Run
 from tests.support.golden import Golden
 from tests.support.matrix_samples import shipped_matrix
 from tests.support.shipped_locks import NAMES as NAMES_OF_LOCKS
@@ -188,8 +190,6 @@ def rejected(package: str, version: str, provider: str, other: str) -> set[str]:
         (("verl", "0.4.1"), ("sglang", "0.5.2"), "ReleaseMemoryOccupationReqInput"),
         # https://github.com/huggingface/trl/issues/4617
         (("trl", "0.25.0"), ("vllm", "0.12.0"), "GuidedDecodingParams"),
-        # https://github.com/huggingface/trl/issues/3304
-        (("trl", "0.17.0"), ("vllm", "0.7.2"), "worker_extension_cls"),
         (("verl", "0.6.1"), ("transformers", "5.0.0"), "AutoModelForVision2Seq"),
         # An import of both releases failed so on 2026-11-28
         (("peft", "0.17.1"), ("transformers", "5.0.0"), "HybridCache"),
@@ -198,6 +198,32 @@ def rejected(package: str, version: str, provider: str, other: str) -> set[str]:
 )
 def test_pairs_that_users_reported_are_errors(first: tuple[str, str], second: tuple[str, str], name: str) -> None:
     assert any(name in message for message in rejected(*first, *second))
+
+
+@pytest.mark.parametrize(
+    ("words", "severity", "name"),
+    [
+        # Only `trl vllm-serve` needs it; trl 0.17 has no other use of vLLM. https://github.com/huggingface/trl/issues/3304
+        (["trl==0.27.2", "vllm==0.15.0"], "warning", "get_open_port"),
+        (["trl==0.20.0", "vllm==0.7.3"], "warning", "worker_extension_cls"),
+        (["trl==0.17.0", "vllm==0.7.2"], "error", "worker_extension_cls"),
+        (["trl==0.16.1", "vllm==0.11.0"], "error", "vllm.worker"),
+        (["trl==0.25.0", "vllm==0.12.0"], "error", "GuidedDecodingParams"),
+        # verl and LLaMA-Factory do not import GRPOTrainer.
+        (["verl==0.7.0", "trl==0.25.0", "vllm==0.12.0"], "warning", "GuidedDecodingParams"),
+        (["llamafactory", "trl==0.24.0", "vllm==0.12.0"], "warning", "GuidedDecodingParams"),
+        # Unsloth defines the name.
+        (["unsloth==2025.12.1", "trl==0.24.0", "vllm==0.12.0"], None, "GuidedDecodingParams"),
+        (["unsloth==2025.11.4", "trl==0.23.1", "vllm==0.12.0"], "error", "GuidedDecodingParams"),
+        (["unsloth==2026.10.9", "torch==2.9.1", "torchao==0.18.0"], None, "ScalingType"),
+    ],
+)
+def test_a_name_that_is_missing_counts_by_its_reach(
+    run: Run, words: list[str], severity: str | None, name: str
+) -> None:
+    conflicts = json.loads(run("why", *words, "--json").out)["conflicts"]
+    severities = {conflict["severity"] for conflict in conflicts if name in conflict["reason"]}
+    assert min(severities, default=None) == severity
 
 
 def lacking(package: str, version: str, provider: str, other: str) -> set[str]:

@@ -10,6 +10,8 @@ from imagegen.audit.api.exports import parents
 from imagegen.audit.api.source import module_name
 from imagegen.audit.api.uses import NameUse
 
+COMMAND = "?"  # before a module that only a command imports
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class RequiredName:
@@ -31,7 +33,7 @@ class RequiredName:
 
 def called(path: str, starts: Mapping[str, Sequence[str]]) -> frozenset[str]:
     """Return the functions of the file at `path` that `starts` says are called."""
-    references = (glob.partition(":") for globs in starts.values() for glob in globs)
+    references = (glob.removeprefix(COMMAND).partition(":") for globs in starts.values() for glob in globs)
     return frozenset(function for module, _, function in references if function and module == module_name(path))
 
 
@@ -50,14 +52,17 @@ def required(
         used: The uses in them, of modules below `tops_of` these paths.
         starts: Maps the top-level name of another package ("vllm") to globs of the modules that users of both packages
             import first. A module must be named in full if only guarded imports lead to it, or if users also call a
-            function of it ("trl.scripts.vllm_serve:main").
+            function of it ("trl.scripts.vllm_serve:main"). What is used only below one after "?", the module of a
+            command, is not certain.
     """
     paths = {name: path for path in sorted(files) if path.endswith(".py") and (name := module_name(path))}
     graph = _Graph(paths, used)
     required_names: set[RequiredName] = set()
     for top, references in starts.items():
-        roots = graph.roots([reference.partition(":")[0] for reference in references])
-        at_import, ever = graph.reached(roots, lazy=False), graph.reached(roots, lazy=True)
+        modules = [reference.partition(":")[0] for reference in references]
+        always = graph.roots([module for module in modules if not module.startswith(COMMAND)])
+        roots = graph.roots([module.removeprefix(COMMAND) for module in modules])
+        at_import, ever = graph.reached(always, lazy=False), graph.reached(roots, lazy=True)
         for use in used:
             if use.name.partition(".")[0] == top and not use.guarded and use.path in ever:
                 certain = use.path in at_import and not use.lazy
