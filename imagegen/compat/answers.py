@@ -20,7 +20,7 @@ from imagegen.compat.facts import Facts
 from imagegen.compat.knowledge import Knowledge
 from imagegen.compat.knowledge_files import KnowledgeFiles
 from imagegen.compat.question import PinnedFile, Question, missing_metadata, requested_extras
-from imagegen.compat.rule import Rule
+from imagegen.compat.rule import Rule, is_surrounding
 from imagegen.compat.suggestions import suggest
 from imagegen.compat.why import Explanation, explain
 from imagegen.compat.witness import Witness, find_witness
@@ -32,6 +32,7 @@ from imagegen.wheels.compiling import NeededBuild, needed_builds
 if TYPE_CHECKING:
     from imagegen.wheels.catalogue import Catalogue
 
+_NEIGHBOURS = 3  # releases before a pinned one that are enough for suggestions
 _ROUNDS = 2  # of questions to the index: the second is about releases that packages of the first one require
 
 
@@ -213,24 +214,25 @@ def _nearest(sources: Sources, question: Question | None, explanation: Explanati
 def _neighbours(sources: Sources, question: Question, explanation: Explanation) -> dict[str, str]:
     """Return package -> specifier of the releases that the index should be asked for before suggestions are searched.
 
-    These are releases around the pinned ones of packages in conflicts that are not shipped, or releases that another
-    package in the conflict requires; of shipped packages, those before the first one that is known.
+    These are releases that another package in a conflict requires, if none is known, or those around the pinned one of
+    a package that is not shipped, or of which few older ones are known.
     """
     conflicts = [conflict for conflict in explanation.conflicts if conflict.severity != "warning"]
     required = {
         name: specifier
         for conflict in conflicts
         for rule in conflict.rules
-        if rule.kind == "pip-refuses"
         for name, specifier in rule.then.items()
+        if specifier and not is_surrounding(name)
     }
-    neighbours = {}
+    neighbours, harvested = {}, sources.knowledge_files.harvested
     for name in sorted({name for conflict in conflicts for name in conflict.facts} & question.facts.packages.keys()):
         fact, releases = question.facts.packages[name], sources.knowledge_files.metadata.of(name)
         if releases is None or fact.built or not fact.text[:1].isdigit():
             continue
-        if name not in sources.knowledge_files.harvested:
-            neighbours[name] = required.get(name) or f"!={Version(fact.text).public}"
-        elif name in required and releases.older and not releases.fitting(required[name]):
+        pinned = Version(fact.text).public
+        if name in required and not releases.fitting(required[name]):
             neighbours[name] = required[name]
+        elif name not in harvested or (releases.older and releases.fitting(f"<{pinned}").bit_count() < _NEIGHBOURS):
+            neighbours[name] = f"!={pinned}"
     return neighbours

@@ -55,11 +55,13 @@ class _Unexamined:
 
     scanned: Mapping[str, Collection[str]]  # package of whose wheels a scan found the fault -> the scanned releases
     last: Mapping[str, Sequence[tuple[Version, str]]]  # package -> last releases that a rule is about, and its date
+    since: Mapping[str, Version]  # package of which a rule is about one release -> the first shipped one
 
     @classmethod
     def of(cls, conflicts: Sequence[Conflict], knowledge: Knowledge) -> _Unexamined:
         scanned: dict[str, Collection[str]] = {}
         last: dict[str, list[tuple[Version, str]]] = {}
+        since: dict[str, Version] = {}
         builds = knowledge.builds or Builds()  # of a package with several builds, PyPI's is scanned
         for rule in (rule for conflict in conflicts if conflict.severity == "error" for rule in conflict.rules):
             for name in rule.leaders if rule.id.startswith("scan:") else ():
@@ -67,14 +69,19 @@ class _Unexamined:
                 scanned |= {name: demands.releases} if demands and not builds.of(name) else {}
             for name in rule.packages & {*rule.when, *rule.conflict} if rule.kind == "breaks" else ():
                 specifier = {**rule.when, **rule.conflict}[name].partition("+")[0]
-                ends = (part.version for part in SpecifierSet(specifier) if part.operator == "<=")
-                last.setdefault(name, []).extend((Version(end), rule.last_checked) for end in ends)
-        return cls(scanned, last)
+                ends = {part.operator: part.version for part in SpecifierSet(specifier)}
+                if "<=" in ends:
+                    last.setdefault(name, []).append((Version(ends["<="]), rule.last_checked))
+                releases = knowledge.metadata.of(name) if "==" in ends else None
+                if releases and releases.package.since:
+                    since[name] = Version(releases.package.since)
+        return cls(scanned, last, since)
 
     def has(self, name: str, release: ReleaseMetadata) -> bool:
         version, day = Version(release.version), release.uploaded or ""
         is_later = any(version > end and day > checked for end, checked in self.last.get(name, ()))
-        return is_later or release.version not in self.scanned.get(name, (release.version,))
+        is_earlier = name in self.since and version < self.since[name]
+        return is_later or is_earlier or release.version not in self.scanned.get(name, (release.version,))
 
 
 class _Choice(NamedTuple):
@@ -95,12 +102,15 @@ def suggest(
 
     Rules that only warn and remembered rules count too, so that no suggestion has a warning or a suspected conflict.
     A warning among `conflicts`, which the question has, may stay if a suggestion changes none of its names. If nothing
-    else works, these warnings are ignored, then all.
+    else works, these warnings are ignored, then required packages may have releases that were not read, then all
+    warnings are ignored.
     """
     try:
         search = _Search(question, knowledge, surroundings, conflicts)
-        for ignored in dict.fromkeys((frozenset(), frozenset(search.warned), search.warnings())):
-            if suggestions := search.run(at_most, ignored):
+        nothing, warned = frozenset[ClauseOrigin](), frozenset(search.warned)
+        runs = ((nothing, True), (warned, True), (nothing, False), (search.warnings(), True))
+        for ignored, is_known in dict.fromkeys(runs):
+            if suggestions := search.run(at_most, ignored, is_known=is_known):
                 return tuple(sorted(suggestions, key=_order)[:at_most])
     except GaveUpError:
         pass
@@ -154,7 +164,7 @@ class _Search:
         self.states: list[State] = []
         self.choices = {name: sorted(self._choices(name), key=lambda choice: choice.distance) for name in self.costs}
 
-    def _on(self, facts: Facts, ignored: Collection[ClauseOrigin]) -> State | None:
+    def _on(self, facts: Facts, ignored: Collection[ClauseOrigin], *, is_known: bool) -> State | None:
         """Return the state of the clauses that no change lifts: rules, statements and the facts about this GPU.
 
         None if the unchangeable facts, as GPU and driver, are refused by themselves. `ignored` are origins of clauses.
@@ -162,7 +172,9 @@ class _Search:
         clauses = (self._while_touched(clause) for clause in self.problem.clauses if clause.origin not in ignored)
         lasting = [clause for clause in clauses if clause.origin.kind not in ("fact", "known")]
         built = {name: self.masks[name] for name in self.commits & self.masks.keys()}
-        lasting += [*self.problem.known_clauses(built), *self._without_removed()]
+        known = (*self.problem.known_clauses(built), *self._without_removed())
+        unread = {name for name, releases in self.problem.releases.items() if releases.older} - facts.packages.keys()
+        lasting += [clause for clause in known if is_known or clause.origin.name not in unread]
         if "gpu" in facts.versions:
             lasting += self.problem.clauses_of({"gpu": self.problem.admitted("gpu", facts.versions["gpu"])})
         switches = {_switch(origin).name: 0b11 for origin in self.warned}
@@ -193,10 +205,13 @@ class _Search:
                 remaining = self.problem.domains[name] & ~sum(1 << position for position in removed)
                 yield Clause(ClauseOrigin("known", name), ((name, remaining),))
 
-    def run(self, at_most: int, ignored: Collection[ClauseOrigin]) -> list[Suggestion]:
-        """Return suggestions for which the rules in `ignored` do not count, those that change least first."""
+    def run(self, at_most: int, ignored: Collection[ClauseOrigin], *, is_known: bool) -> list[Suggestion]:
+        """Return suggestions for which the rules in `ignored` do not count, those that change least first.
+
+        With `is_known`, required packages have no releases but those that were read.
+        """
         suggestions: list[Suggestion] = []
-        states = [self._on(facts, ignored) for facts in on_each_gpu(self.question.facts)]
+        states = [self._on(facts, ignored, is_known=is_known) for facts in on_each_gpu(self.question.facts)]
         self.states = [state for state in states if state]
         if len(self.states) < len(states):
             return suggestions

@@ -111,6 +111,20 @@ def test_a_release_that_another_package_requires_is_proposed(
     assert [proposal["changes"] for proposal in document["nearest"]] == [{"unseen": "==1.1"}]
 
 
+def test_what_a_proposed_release_requires_is_asked_of_the_index(
+    run: Run, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", index.url)
+    for version, required in (("1.0", "peft==0.1.0"), ("1.1", "peft==0.1.1"), ("2.0", "torch==2.8.0")):
+        index.beside(f"unheard-{version}-py3-none-any.whl", metadata("unheard", version, required))
+    index.page("unheard", *(Offer(f"unheard-{version}-py3-none-any.whl") for version in ("1.0", "1.1", "2.0")))
+    offer(index, "peft", "0.1.0", requires="torch==2.9.1")  # 0.1.1 does not exist
+    document = json.loads(run("why", "unheard==2.0", "torch==2.9.1", "--json").out)
+    changes = [proposal["changes"] for proposal in document["nearest"]]
+    assert changes[0] == {"torch": "==2.8.0"}
+    assert {"unheard": "==1.1"} not in changes
+
+
 def test_a_name_that_resembles_a_known_one_is_asked_of_the_index(
     run: Run, index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:

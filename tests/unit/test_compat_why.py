@@ -209,6 +209,29 @@ def test_releases_after_the_last_that_was_examined_are_not_proposed() -> None:
         assert [suggestion.changes for suggestion in near] == offered
 
 
+def test_releases_before_the_only_one_that_a_rule_is_about_were_examined_if_they_are_shipped() -> None:
+    engine = package("engine", {"1.0": (), "2.0": (), "3.0": (), "4.0": ["kernels<2"]})
+    known = library(replace(engine, since="2.0"), package("kernels", {"1.0": (), "2.0": ()}))
+    one = rule("one", {"engine": "==3.0"}, conflict={"kernels": ">=2"})
+    for last, offered in (("==3.0", {"engine": "==2.0"}), ("==2.0", None)):
+        requested = question(engine=last, kernels="==2.0")
+        one = replace(one, when={"engine": last})
+        conflicts = explain(requested, Knowledge([one], known)).conflicts
+        changes = [near.changes for near in suggest(requested, Knowledge([one], known), PlatformChoices(), conflicts)]
+        assert {"engine": "==1.0"} not in changes
+        assert offered is None or offered in changes
+
+
+def test_a_package_that_a_proposal_requires_may_have_a_release_that_was_not_read() -> None:
+    kernels = replace(package("kernels", {"2.0": (), "3.0": ()}), since="2.0")
+    known = library(package("engine", {"1.0": ["kernels==1.0"], "2.0": ["kernels==2.0"]}), kernels)
+    broken = rule("broken", {"engine": ">=2"}, conflict={"python": "<3.13"})
+    requested = question(engine="==2.0", python="==3.12")
+    knowledge = Knowledge([broken], known)
+    near = suggest(requested, knowledge, PlatformChoices(), explain(requested, knowledge).conflicts)
+    assert [suggestion.changes for suggestion in near] == [{"engine": "==1.0"}]
+
+
 def test_an_error_hides_no_warning() -> None:
     slow = rule("slow", {"torch": ""}, {"cuda": ">=12.9"}, severity="warning", kind="degrades")
     found = why(slow, torch="==2.9.1", vllm="==0.11.0", cuda="==12.8")
