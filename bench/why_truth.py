@@ -224,12 +224,15 @@ def fails_too(case: Case, changes: Mapping[str, str], words: Sequence[str]) -> s
 
 
 def exists(name: str, version: str) -> bool:
-    """Return whether a release is known; True where the name has no releases (cuda, python, base)."""
+    """Return whether a release is known; True where the name has no releases (cuda, python, base).
+
+    Releases before the shipped ones come from the index. One that it does not have is unknown when it is asked again.
+    """
     known = releases(name)
     if not known:
         return True
     try:
-        return Version(version).public in known
+        return Version(version).public in known or Version(version) < min(map(Version, known))
     except InvalidVersion:
         return True
 

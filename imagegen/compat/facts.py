@@ -94,7 +94,7 @@ def rules_in_context(rules: Iterable[Rule], facts: Facts, required: Collection[s
 
 
 def _only_warns(rule: Rule, facts: Facts, requested: Collection[str]) -> bool:
-    if rule.direct and rule.packages - requested:
+    if rule.direct and rule.packages.difference(requested):
         return True
     installed = (name for name in rule.warns_with if name in facts.packages)
     return any(facts.packages[name].range.is_subset(versions_in(rule.warns_with[name])) for name in installed)

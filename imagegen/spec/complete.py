@@ -231,10 +231,11 @@ class _Completion:
 
     def _rule(self, placed: PlacedEntry) -> Rule:
         rule: Rule = placed.entry
-        sides = {
-            name: self._by_package(getattr(rule, name)) for name in ("when", "then", "conflict", "unless", "warns_with")
-        }
-        return replace(rule, same=tuple(self._by_package(dict.fromkeys(rule.same, ""))), **sides)
+        when, then, conflict, unless = map(self._by_package, (rule.when, rule.then, rule.conflict, rule.unless))
+        same, warns_with = self._by_package(dict.fromkeys(rule.same, "")), self._by_package(rule.warns_with)
+        return replace(
+            rule, when=when, then=then, conflict=conflict, unless=unless, same=tuple(same), warns_with=warns_with
+        )
 
     def _by_package(self, side: Mapping[str, str]) -> dict[str, str]:
         return {self.components[name].package if name in self.components else name: text for name, text in side.items()}
