@@ -231,7 +231,7 @@ class MetadataCache:
                 extras = {**package.releases[version].extras, **merged[version].extras}
                 merged[version] = replace(merged[version], extras=extras)
             newest_first = sorted(merged, key=Version, reverse=True)
-            # Of a package that was not read from `since` on, releases between these may be missing.
+            # If the package has no `since`, releases between these may be missing.
             since = known_releases.package.since or (newest_first[0] if package.since else None)
             releases = {version: merged[version] for version in newest_first}
             package = replace(known_releases.package, since=since, releases=releases)

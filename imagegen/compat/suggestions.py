@@ -51,7 +51,7 @@ class Suggestion:
 
 @dataclass(frozen=True)
 class _Unexamined:
-    """Releases that nobody examined for the faults of the question."""
+    """Releases that were not examined for the faults of the question."""
 
     scanned: Mapping[str, Collection[str]]  # package of whose wheels a scan found the fault -> the scanned releases
     last: Mapping[str, Sequence[tuple[Version, str]]]  # package -> last releases that a rule is about, and its date

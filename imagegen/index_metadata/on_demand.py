@@ -120,7 +120,7 @@ def _read(
         links, oldest = releases.select(name, project, SpecifierSet(specifier), _AT_MOST, spread=spread)
         text = _MISSING
         if links:
-            known = replace(releases.read(package, links, fetch, today, map_releases=pool.map), since=oldest)
+            known = replace(releases.read(package, links, fetch, today, pool=pool), since=oldest)
             text = metadata_file.dumps(_witnesses(known) if spread else known).decode()
             metadata_file.parse(text.encode(), name=name)
     except NotFoundError:

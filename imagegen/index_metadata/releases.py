@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -62,19 +63,19 @@ def read(
     metadata: Callable[[IndexLink, str], Metadata],
     today: str,
     pinned: Collection[Version] = (),
-    map_releases: Callable[..., Iterable[ReleaseMetadata]] = map,
+    pool: Executor | None = None,
 ) -> PackageReleases:
     """Return `requested` with the releases that the links show; `metadata` reads the metadata of a wheel of a version.
 
-    `pinned` are pre-releases that other packages require; they are included. `map_releases` may read several releases
-    at a time. Raises FetchError for a page without a release, and if the metadata of one cannot be used.
+    `pinned` are pre-releases that other packages require; they are included. A `pool` reads several releases at a time.
+    Raises FetchError for a page without a release, and if the metadata of one cannot be used.
     """
     versions = _versions(requested, _by_version(requested.name, links), pinned)
     if not versions:
         since = f" since {requested.since}" if requested.since else ""
         raise FetchError(f"the index has no release of {requested.name}{since} for Linux", code="fetch-no-release")
     newest_first = sorted(versions, reverse=True)
-    releases = map_releases(partial(_release, requested, versions, metadata), newest_first)
+    releases = (pool.map if pool else map)(partial(_release, requested, versions, metadata), newest_first)
     ordered = {release.version: release for release in releases}
     return PackageReleases(requested.name, requested.index, today, requested.since, requested.extras, ordered)
 
@@ -108,7 +109,7 @@ def select(
 
 
 def _geometric(versions: Sequence[Version], number: int) -> Iterator[Version]:
-    """Yield `number` of the versions, or fewer: the first, the last, and between them some at growing distances."""
+    """Yield the first and the last version, and others at growing distances between them, `number` at most."""
     positions = (round(len(versions) ** (step / (number - 1))) - 1 for step in range(number if versions else 0))
     yield from (versions[position] for position in dict.fromkeys(positions))
 
