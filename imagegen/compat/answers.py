@@ -88,6 +88,15 @@ def answer(
     """
     question = _parse(sources, words, sets, facts, file)
     question = replace(complete(question, sources.knowledge), model=model)
+    explanation, knowledge, examined = _explained(sources, question)
+    if explanation.answer == "compatible":
+        return QuestionAnswer(question, explanation, [], examined, find_witness(question, sources.matrix))
+    nearest = _nearest(sources, _changeable(question, knowledge), explanation, knowledge)
+    return QuestionAnswer(question, explanation, nearest, examined)
+
+
+def _explained(sources: Sources, question: Question) -> tuple[Explanation, Knowledge, Mapping[str, Sequence[Examined]]]:
+    """Return the answer about the question, the knowledge that it rests on, and what was examined for it."""
     knowledge, imports_read = _with_imports(sources, question)
     explanation = explain(question, knowledge)
     asked: set[str] = set()
@@ -95,12 +104,7 @@ def answer(
         asked |= explanation.unread
         explanation = explain(question, knowledge)
     examined = examined_data(question, knowledge, imports_read)
-    explanation = with_unread(explanation, question, knowledge.metadata, examined)
-    nearest = (
-        [] if explanation.answer == "compatible" else _nearest(sources, _changeable(question, knowledge), explanation)
-    )
-    witness = find_witness(question, sources.matrix) if explanation.answer == "compatible" else None
-    return QuestionAnswer(question, explanation, nearest, examined, witness)
+    return with_unread(explanation, question, knowledge.metadata, examined), knowledge, examined
 
 
 def _with_imports(sources: Sources, question: Question) -> tuple[Knowledge, frozenset[str]]:
@@ -190,7 +194,9 @@ def _read_older(sources: Sources, question: Question, names: Collection[str]) ->
     return bool(bounds and _read(sources, question, bounds, spread=True))
 
 
-def _nearest(sources: Sources, question: Question | None, explanation: Explanation) -> Sequence[WorkingCombination]:
+def _nearest(
+    sources: Sources, question: Question | None, explanation: Explanation, knowledge: Knowledge
+) -> Sequence[WorkingCombination]:
     """Return the nearest combinations that work. Each is judged as a question, so that none has an unknown answer."""
     nearest: list[WorkingCombination] = []
     if question is None or question.unknown:  # no change makes these names known
@@ -199,12 +205,12 @@ def _nearest(sources: Sources, question: Question | None, explanation: Explanati
     if neighbours := _neighbours(sources, question, explanation):
         _read(sources, question, neighbours, spread=True)
     around = platform_choices(sources.matrix)
-    for suggestion in suggest(question, sources.knowledge, around, explanation.conflicts):
+    for suggestion in suggest(question, knowledge, around, explanation.conflicts):
         changed = question.changed(suggestion.changes)
         if missing := missing_metadata(changed, metadata):  # a release from the index may require others
             _read(sources, changed, missing)
         changed = complete(changed, sources.knowledge)
-        if explain(changed, sources.knowledge).answer == "compatible":
+        if _explained(sources, changed)[0].answer == "compatible":
             builds = tuple(needed_builds(changed, sources.matrix, lambda: sources.wheel_catalogue))
             command = question.command(suggestion.changes)
             nearest.append(WorkingCombination(dict(suggestion.changes), command, builds))
