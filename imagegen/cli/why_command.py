@@ -50,9 +50,9 @@ def command(
     cell. An unknown name makes the answer "unknown" unless the rest conflicts; the package index is asked for names
     and releases that are not known here, unless UV_OFFLINE is set.
 
-    Of releases that are pinned together, imports are compared: by harvested data, else by the sources in their
-    wheels on the index. A pinned release whose files nobody read makes the answer "unknown". The last lines say what
-    was examined of each package.
+    The imports of releases that are pinned together are compared: by harvested data, else by the sources in their
+    wheels on the index. A pinned release whose files were not read makes the answer "unknown". The last lines say
+    what was examined.
 
     With --lock, the question is about all packages that FILE installs: a uv.lock, pylock.toml, pyproject.toml,
     requirements.txt, conda's environment.yml or a Dockerfile. Words change its versions, and name the rest of the

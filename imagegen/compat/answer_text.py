@@ -53,8 +53,8 @@ def _verdict(answer: QuestionAnswer, state: tuple[str, str] | None) -> str:
 
 
 def _examined(answer: QuestionAnswer) -> str:
-    """Return one line for all packages about which the same was read; none about a cell, whose audit reads all."""
-    if answer.question.cell:
+    """Return one line for all packages about which the same was read; none about a cell or a file, which have many."""
+    if answer.question.cell or answer.question.file:
         return ""
     names: dict[str, list[str]] = {}
     for name, data in answer.examined.items():

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from packaging.version import Version
 
 from imagegen.compat.completion import complete, complete_names
-from imagegen.compat.examined import Examined, compared_releases, examined_data, with_unread
+from imagegen.compat.examined import Examined, compared_releases, examined_data, unread_releases, with_unread
 from imagegen.compat.facts import Facts
 from imagegen.compat.knowledge import Knowledge
 from imagegen.compat.knowledge_files import KnowledgeFiles
@@ -88,15 +88,24 @@ def answer(
     """
     question = _parse(sources, words, sets, facts, file)
     question = replace(complete(question, sources.knowledge), model=model)
-    explanation, knowledge, examined = _explained(sources, question)
+    answered = _explained(sources, question)
+    explanation = with_unread(answered.explanation, question, answered.unread)
     if explanation.answer == "compatible":
-        return QuestionAnswer(question, explanation, [], examined, find_witness(question, sources.matrix))
-    nearest = _nearest(sources, _changeable(question, knowledge), explanation, knowledge)
-    return QuestionAnswer(question, explanation, nearest, examined)
+        return QuestionAnswer(question, explanation, [], answered.examined, find_witness(question, sources.matrix))
+    nearest = _nearest(sources, _changeable(question, answered.knowledge), answered)
+    return QuestionAnswer(question, explanation, nearest, answered.examined)
 
 
-def _explained(sources: Sources, question: Question) -> tuple[Explanation, Knowledge, Mapping[str, Sequence[Examined]]]:
-    """Return the answer about the question, the knowledge that it rests on, and what was examined for it."""
+class _Explained(NamedTuple):
+    """An answer, the knowledge that it rests on, what was examined, and pinned releases of which no file was read."""
+
+    explanation: Explanation
+    knowledge: Knowledge
+    examined: Mapping[str, Sequence[Examined]]
+    unread: Mapping[str, str]
+
+
+def _explained(sources: Sources, question: Question) -> _Explained:
     knowledge, imports_read = _with_imports(sources, question)
     explanation = explain(question, knowledge)
     asked: set[str] = set()
@@ -104,7 +113,7 @@ def _explained(sources: Sources, question: Question) -> tuple[Explanation, Knowl
         asked |= explanation.unread
         explanation = explain(question, knowledge)
     examined = examined_data(question, knowledge, imports_read)
-    return with_unread(explanation, question, knowledge.metadata, examined), knowledge, examined
+    return _Explained(explanation, knowledge, examined, unread_releases(question, knowledge.metadata, examined))
 
 
 def _with_imports(sources: Sources, question: Question) -> tuple[Knowledge, frozenset[str]]:
@@ -194,23 +203,22 @@ def _read_older(sources: Sources, question: Question, names: Collection[str]) ->
     return bool(bounds and _read(sources, question, bounds, spread=True))
 
 
-def _nearest(
-    sources: Sources, question: Question | None, explanation: Explanation, knowledge: Knowledge
-) -> Sequence[WorkingCombination]:
-    """Return the nearest combinations that work. Each is judged as a question, so that none has an unknown answer."""
+def _nearest(sources: Sources, question: Question | None, answered: _Explained) -> Sequence[WorkingCombination]:
+    """Return the nearest combinations that work. Each is judged as a question, and names no further unread release."""
     nearest: list[WorkingCombination] = []
     if question is None or question.unknown:  # no change makes these names known
         return nearest
     metadata = sources.knowledge_files.metadata
-    if neighbours := _neighbours(sources, question, explanation):
+    if neighbours := _neighbours(sources, question, answered.explanation):
         _read(sources, question, neighbours, spread=True)
     around = platform_choices(sources.matrix)
-    for suggestion in suggest(question, knowledge, around, explanation.conflicts):
+    for suggestion in suggest(question, answered.knowledge, around, answered.explanation.conflicts):
         changed = question.changed(suggestion.changes)
         if missing := missing_metadata(changed, metadata):  # a release from the index may require others
             _read(sources, changed, missing)
         changed = complete(changed, sources.knowledge)
-        if _explained(sources, changed)[0].answer == "compatible":
+        proposed = _explained(sources, changed)
+        if proposed.explanation.answer == "compatible" and proposed.unread.keys() <= answered.unread.keys():
             builds = tuple(needed_builds(changed, sources.matrix, lambda: sources.wheel_catalogue))
             command = question.command(suggestion.changes)
             nearest.append(WorkingCombination(dict(suggestion.changes), command, builds))

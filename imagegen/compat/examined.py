@@ -14,23 +14,26 @@ from imagegen.compat.question import Question
 from imagegen.compat.statements import MetadataCache
 from imagegen.compat.why import Explanation
 
-# Declared metadata of a release in question; the libraries of its wheel; the imports of its modules and by others of
-# them; rules that name the package.
-Examined = Literal["metadata", "wheel", "imports", "rules"]
+# Declared metadata of a release in question; the libraries of its wheel; imports of its modules, by it and by others;
+# the builds that its project publishes for each torch; rules that name the package.
+Examined = Literal["metadata", "wheel", "imports", "builds", "rules"]
 
 
 def compared_releases(question: Question, metadata: MetadataCache) -> dict[str, str]:
-    """Return the known releases that a question pins together, without labels.
+    """Return the known releases with wheels that a question pins together, without labels.
 
     None of a cell, whose audit reads all, and of a file, which pins too many for a question to read.
     """
-    releases = {
+    if question.cell or question.file:
+        return {}
+    pins = {name: release for name in question.facts.packages if (release := pinned_release(question, name))}
+    releases = {name: listed.package.releases for name in pins if (listed := metadata.of(name))}
+    compared = {
         name: release
-        for name, fact in question.facts.packages.items()
-        if (harvested := metadata.of(name)) and harvested.within(fact) and (release := pinned_release(question, name))
+        for name, release in pins.items()
+        if (entry := releases.get(name, {}).get(release)) and entry.wheels
     }
-    is_question = question.cell is None and question.file is None
-    return releases if len(releases) > 1 and is_question else {}
+    return compared if len(compared) > 1 else {}
 
 
 def examined_data(
@@ -51,20 +54,26 @@ def _read(name: str, question: Question, knowledge: Knowledge, imports_read: Col
         "metadata": releases is not None and not fact.built and bool(releases.within(fact)),
         "wheel": any(version in fact.range for version in scanned),
         "imports": name in imports_read,
+        "builds": knowledge.builds is not None and bool(knowledge.builds.of(name)),
         "rules": any(name in rule.packages for rule in knowledge.rules),
     }
     return [data for data, counts in is_read.items() if counts]
 
 
-def with_unread(
-    explanation: Explanation, question: Question, metadata: MetadataCache, examined: Mapping[str, Sequence[Examined]]
-) -> Explanation:
+def unread_releases(
+    question: Question, metadata: MetadataCache, examined: Mapping[str, Sequence[Examined]]
+) -> dict[str, str]:
+    """Return the releases that are pinned together of which no file was read."""
+    releases = compared_releases(question, metadata).items()
+    return {name: release for name, release in releases if not {"wheel", "imports", "builds"} & set(examined[name])}
+
+
+def with_unread(explanation: Explanation, question: Question, unread: Mapping[str, str]) -> Explanation:
     """Return the explanation, unknown instead of compatible if files of a pinned release were never read."""
-    unread = [
-        f"{name} {release}: its files were not read; `{question.command()}` reads them where an index can be asked"
-        for name, release in compared_releases(question, metadata).items()
-        if not {"wheel", "imports"} & set(examined[name])
-    ]
     if explanation.answer != "compatible" or not unread:
         return explanation
-    return replace(explanation, answer="unknown", unknown=(*explanation.unknown, *unread))
+    sentences = (
+        f"{name} {release}: its files were not read; `{question.command()}` reads them where an index can be asked"
+        for name, release in unread.items()
+    )
+    return replace(explanation, answer="unknown", unknown=(*explanation.unknown, *sentences))

@@ -171,6 +171,19 @@ CASES = {
         stack(trl="0.28.0", transformers="5.2.0"),
         stack(trl="0.24.0", transformers="5.5.0", unsloth="2026.4.7"),
     ),
+    # trl 0.16.1's server passes worker_cls, trl 0.17.0's worker_extension_cls; verl does not use trl's server
+    "trl-0.16-vllm-server": case(
+        (stack(trl="0.16.1", vllm="0.6.3"), stack(trl="0.16.1", vllm="0.11.0")),
+        stack(trl="0.16.1", vllm="0.8.5"),
+        stack(trl="0.15.2", vllm="0.6.3"),
+        stack(trl="0.18.0", vllm="0.11.0"),
+    ),
+    "trl-0.17-vllm-server": case(
+        (stack(trl="0.17.0", vllm="0.7.3"), stack(trl="0.17.0", vllm="0.12.0")),
+        stack(trl="0.17.0", vllm="0.8.5"),
+        stack(trl="0.16.1", vllm="0.7.3"),
+        stack(trl="0.18.0", vllm="0.12.0"),
+    ),
     # transformers#44351: "cannot import name 'HybridCache'" with 5.2.0; azureml-assets#5002: 0.18.0 imports
     "transformers5-peft": case(
         stack(peft="0.17.1", transformers="5.2.0"),
