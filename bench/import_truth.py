@@ -196,9 +196,8 @@ def main(*, misses: bool) -> None:
     names = [name for name in cases if name in results and name.startswith("sound")]
     packages = [len(results[name]["packages"]) for name in names]
     imports = [text for name in names for text in results[name]["imports"].values()]
-    print(
-        "sets", dict(Counter(verdict(results[name]) for name in names)), f"{min(packages)} to {max(packages)} packages"
-    )
+    outcomes = dict(Counter(verdict(results[name]) for name in names))
+    print("sets", outcomes, f"{min(packages)} to {max(packages)} packages each")
     print(f"imports of sets: {len(imports)}, {imports.count('ok')} succeed")
     for name, result in results.items():
         if misses and (outcome := verdict(result)) not in ("found", "sound"):
