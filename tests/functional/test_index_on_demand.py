@@ -90,7 +90,9 @@ def test_proposals_have_releases_around_a_pinned_one_that_is_not_shipped(
     for minor in range(1, 40):
         filenames.append(f"unheard-1.{minor}-py3-none-any.whl")
         torch = "2.8.0" if minor < 25 else "2.9.1"
-        index.beside(filenames[-1], metadata("unheard", f"1.{minor}", f"torch=={torch}"))
+        content = metadata("unheard", f"1.{minor}", f"torch=={torch}")
+        index.beside(filenames[-1], content)
+        index.wheel(filenames[-1], archive("unheard", f"1.{minor}", content))
     index.page("unheard", *map(Offer, filenames))
     document = json.loads(run("why", "unheard==1.20", "torch==2.9.1", "--json").out)
     changes = [proposal["changes"] for proposal in document["nearest"]]

@@ -13,8 +13,8 @@ import pytest
 from tools import counts
 
 BUDGETS = {
-    "lines": 81_760,
-    "lines outside the libraries": 53_520,
+    "lines": 82_580,
+    "lines outside the libraries": 53_870,
     "modules of several sections": 4,
     "functions above 60 lines": 0,
     "Callable parameters": 43,

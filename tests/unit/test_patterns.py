@@ -58,7 +58,7 @@ def _elsewhere() -> dict[tuple[str, str], list[str]]:
         ("imagegen/compat/demands.py", "entries[0]['library']"): [
             entry["library"] for entry in package_data()["library-for-each-cuda"]
         ],
-        ("imagegen/audit/api/import_time.py", "expression"): [rb"^[ \t]{0,8}+[^ \t\f\r\n)\]}#]"],
+        ("imagegen/audit/api/source.py", "expression"): [rb"^[ \t]{0,8}+[^ \t\f\r\n)\]}#]"],
         ("imagegen/run/doctor/messages.py", "message.sign"): [message.sign for message in KNOWN],
         ("imagegen/trust/restrictions.py", "pattern"): [
             text for entry in entries for text in entry.get("packages", ())

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import operator
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,7 @@ from packaging.version import InvalidVersion, Version
 
 from imagegen.audit.api.exports import GETATTR, HOOK, OPEN, Module, computes_names, is_dynamic, module_of_tree, parents
 from imagegen.audit.api.getattrs import attached_names
-from imagegen.audit.api.source import absolute, children, dotted, is_package, module_name, parse, walk
+from imagegen.audit.api.source import absolute, children, dotted, is_package, module_name, outline, parse, walk
 from imagegen.audit.catalogue import data
 
 PYTHON = "python"  # the name of the interpreter in tests of versions
@@ -49,9 +48,7 @@ _HANDLED = {"ImportError", "ModuleNotFoundError", "AttributeError", "TypeError",
 # Functions that raise ImportError if their first argument, a requirement of PEP 508, is not satisfied.
 _REQUIRING = {"require_version", "require_version_core"}
 _LEAVES = (ast.Raise, ast.Return, ast.Continue, ast.Break)
-_FUNCTION = re.compile(rb"^([ \t]*+)(?:async[ \t]++)?def[ \t]", re.MULTILINE)
 _STANDARD = sys.stdlib_module_names
-_QUOTES = (b'"""', b"'''")
 # Source: numpy/__multiarray_api.h of NumPy 1.21 to 2.3, _import_array
 _NUMPY_ABI = b"module compiled against "
 _LAZY = (b"__getattr__", b"_LazyModule")  # PEP 562, and the class of transformers that diffusers and others copy
@@ -142,7 +139,7 @@ def import_time(path: str, source: bytes) -> ImportTime:
     if name is None or not path.endswith(".py"):
         return compiled_time(source) if name else ImportTime()
     package = is_package(path)
-    tree = parse(source) if is_dynamic(source) else _outline(source)
+    tree = parse(source) if is_dynamic(source) else outline(source)
     if tree is None:
         return ImportTime()
     defined = module_of_tree(tree, source, name, package=package)
@@ -209,46 +206,6 @@ def compiled_time(binary: bytes) -> ImportTime:
     """
     is_of_numpy_1 = _NUMPY_ABI in binary and b"numpy.core.multiarray" in binary and b"numpy._core" not in binary
     return ImportTime(refusals=(Refusal(0, (VersionTest("numpy", ">=", "2"),)),) if is_of_numpy_1 else ())
-
-
-def _outline(source: bytes) -> ast.Module | None:
-    """Return the syntax tree, without the bodies of functions unless a text may begin in one and end in another.
-
-    Lines keep their numbers.
-    """
-    pieces: list[bytes] = []
-    end = 0
-    for function in _FUNCTION.finditer(source):
-        if function.start() < end:
-            continue
-        body = _header_end(source, function.start())
-        next_statement = _statement_at(len(function[1])).search(source, body)
-        pieces.append(source[end:body].rstrip())
-        end = next_statement.start() if next_statement else len(source)
-        inside = source[body:end]
-        if any(inside.count(quotes) % 2 for quotes in _QUOTES):
-            return parse(source)
-        pieces += [b" pass\n" if pieces[-1].endswith(b":") else b"\n", b"\n" * inside.count(b"\n")]
-    return parse(b"".join([*pieces, source[end:]])) or parse(source)
-
-
-def _header_end(source: bytes, start: int) -> int:
-    """Return where the line ends that closes all brackets of a function's first line."""
-    balance = 0
-    while True:
-        end = source.find(b"\n", start) + 1 or len(source)
-        line = source[start:end]
-        balance += sum(map(line.count, (b"(", b"[", b"{"))) - sum(map(line.count, (b")", b"]", b"}")))
-        if balance <= 0 or end == len(source):
-            return end
-        start = end
-
-
-@cache
-def _statement_at(indent: int) -> re.Pattern[bytes]:
-    """Return the pattern of a line that begins a statement with at most this indent."""
-    expression = rb"^[ \t]{0,%d}+[^ \t\f\r\n)\]}#]" % indent
-    return re.compile(expression, re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)

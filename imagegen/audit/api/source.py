@@ -8,6 +8,7 @@ import re
 import threading
 import warnings
 from collections.abc import Iterator
+from functools import cache
 
 LONGEST = 2 << 20  # bytes of a source; the longest of vllm and transformers have 0.5 MB
 _FILES = re.compile(r"((?:\w+/)*)(\w+)(?:\.py|\.(?:abi3|cpython-\w+(?:-\w+)*)\.so|\.so)")
@@ -93,3 +94,47 @@ def children(node: ast.AST) -> list[ast.AST]:
         else:
             values.append(value)
     return [child for child in values if isinstance(child, ast.AST)]
+
+
+_FUNCTION = re.compile(rb"^([ \t]*+)(?:async[ \t]++)?def[ \t]", re.MULTILINE)
+_QUOTES = (b'"""', b"'''")
+
+
+def outline(source: bytes) -> ast.Module | None:
+    """Return the syntax tree, without the bodies of functions unless a text may begin in one and end in another.
+
+    Lines keep their numbers.
+    """
+    pieces: list[bytes] = []
+    end = 0
+    for function in _FUNCTION.finditer(source):
+        if function.start() < end:
+            continue
+        body = _header_end(source, function.start())
+        next_statement = _statement_at(len(function[1])).search(source, body)
+        pieces.append(source[end:body].rstrip())
+        end = next_statement.start() if next_statement else len(source)
+        inside = source[body:end]
+        if any(inside.count(quotes) % 2 for quotes in _QUOTES):
+            return parse(source)
+        pieces += [b" pass\n" if pieces[-1].endswith(b":") else b"\n", b"\n" * inside.count(b"\n")]
+    return parse(b"".join([*pieces, source[end:]])) or parse(source)
+
+
+def _header_end(source: bytes, start: int) -> int:
+    """Return where the line ends that closes all brackets of a function's first line."""
+    balance = 0
+    while True:
+        end = source.find(b"\n", start) + 1 or len(source)
+        line = source[start:end]
+        balance += sum(map(line.count, (b"(", b"[", b"{"))) - sum(map(line.count, (b")", b"]", b"}")))
+        if balance <= 0 or end == len(source):
+            return end
+        start = end
+
+
+@cache
+def _statement_at(indent: int) -> re.Pattern[bytes]:
+    """Return the pattern of a line that begins a statement with at most this indent."""
+    expression = rb"^[ \t]{0,%d}+[^ \t\f\r\n)\]}#]" % indent
+    return re.compile(expression, re.MULTILINE)
