@@ -97,13 +97,14 @@ def install(environment: Path, name: str, case: dict[str, Any]) -> bool:
     absent = [f"{package} ; sys_platform == 'never'" for package in case.get("without", ())]
     overrides = environment.parent / f"{name}.overrides"
     overrides.write_text("\n".join([*(re.sub(r"\[.*?\]", "", pin) for pin in pins), *absent]) + "\n")
-    command = ["uv", "pip", "install", "-q", "-p", environment, "--overrides", overrides, "--only-binary", ":all:"]
+    command = ["uv", "pip", "install", "-q", "-p", str(environment), "--overrides", str(overrides)]
+    command += ["--only-binary", ":all:"]
     command += [word for package in case.get("build", ()) for word in ("--no-binary", package)]
     if before := case.get("before"):
         command += ["--exclude-newer", str(before)]
         for pin in pins:
             command += ["--exclude-newer-package", re.sub(r"[=\[].*", "=2099-01-01", pin)]
-    subprocess.run(["uv", "venv", "-q", "--clear", "-p", str(case.get("python", "3.11")), environment], check=True)
+    subprocess.run(["uv", "venv", "-q", "--clear", "-p", str(case.get("python", "3.11")), str(environment)], check=True)
     installed = subprocess.run([*command, *case["packages"]], capture_output=True, text=True, check=False)
     if installed.returncode:
         print(f"{name}: {installed.stderr[-600:]}", file=sys.stderr)
@@ -157,12 +158,14 @@ def output(*command: object) -> str:
 
 
 def read_cases() -> dict[str, dict[str, Any]]:
-    return yaml.safe_load((DATA / "cases.yaml").read_text())
+    cases: dict[str, dict[str, Any]] = yaml.safe_load((DATA / "cases.yaml").read_text())
+    return cases
 
 
 def read_results() -> dict[str, dict[str, Any]]:
     path = DATA / "results.json"
-    return json.loads(path.read_text()) if path.exists() else {}
+    results: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+    return results
 
 
 def errors(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -171,7 +174,7 @@ def errors(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def reached(finding: dict[str, Any]) -> str:
-    return finding["details"][0].removeprefix("reached by import ").partition(" > ")[0]
+    return str(finding["details"][0]).removeprefix("reached by import ").partition(" > ")[0]
 
 
 def verdict(result: dict[str, Any]) -> str:
@@ -189,9 +192,9 @@ def verdict(result: dict[str, Any]) -> str:
 
 def main(*, misses: bool) -> None:
     cases, results = read_cases(), read_results()
-    groups = {"pairs": lambda case: not case.get("new"), "pairs, not looked at before": lambda case: case.get("new")}
-    for group, is_in in groups.items():
-        names = [name for name in cases if name in results and not name.startswith("sound") and is_in(cases[name])]
+    for group, is_new in (("pairs", False), ("pairs, not looked at before", True)):
+        pairs = [name for name in cases if name in results and not name.startswith("sound")]
+        names = [name for name in pairs if bool(cases[name].get("new")) == is_new]
         print(group, dict(Counter(verdict(results[name]) for name in names)))
     names = [name for name in cases if name in results and name.startswith("sound")]
     packages = [len(results[name]["packages"]) for name in names]
