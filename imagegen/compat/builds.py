@@ -157,6 +157,9 @@ def _scanned(question: Question, metadata: MetadataCache, builds: Builds) -> Ite
     """
     if question.facts.names.get("platform") != PLATFORM:
         return
+    leader = question.facts.packages.get(LEADER)
+    # Built as torch's build with the same label, which may have another ABI than PyPI's.
+    of_torch = {(name, leader.local) for name in builds.family() if leader and leader.local}
     for name, fact in question.facts.packages.items():
         release, scans = pinned_release(question, name), metadata.scans.of(name)
         if scans is None or fact.built:
@@ -166,6 +169,8 @@ def _scanned(question: Question, metadata: MetadataCache, builds: Builds) -> Ite
         for rule in metadata.scans.rules(
             name, [version for version in scans.releases if Version(version) in fact.range]
         ):
+            if build and (name, fact.local) in of_torch and _demand(rule) == "c++-abi":
+                continue
             if build and (build.cuda == of_pypi or _demand(rule) in _OF_TORCH):
                 yield _labelled(rule, name, fact.local or "")
             elif fact.local is None and _demand(rule) in _OF_TORCH:

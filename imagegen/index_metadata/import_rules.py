@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from packaging.version import Version
 
+from imagegen.audit.api.import_time import removed_name
 from imagegen.audit.import_reach import Failure, failures
 from imagegen.audit.model import Package
 from imagegen.audit.module_facts import MODULES_FORMAT
@@ -99,7 +100,8 @@ def _rule(failed: FailedImport, python: str, today: str) -> Rule:
     provider = " ".join(failed.provider or ("Python", python))
     problem = f"imports {failed.name}, which {provider} does not have" if failed.name else f"refuses {provider}"
     reached = "".join(f"; {name} {release} imports that" for name, release in failed.importers)
-    above, _, name = failed.name.rpartition(".")
+    removed = removed_name(failed.name)
+    replacement = removed.unless if removed else ""  # setuptools for distutils: most environments have it
     return derived_rule(
         f"imports-{package}-{version}-{(failed.provider or ('python',))[0]}",
         f"{package} {version} {problem}{reached}.",
@@ -107,7 +109,16 @@ def _rule(failed: FailedImport, python: str, today: str) -> Rule:
         conflict={name: f"=={release}" for name, release in [failed.provider or ("python", f"{python}.*")]},
         source=f"{failed.path}, line {failed.line}, of {package} {version}, and {provider}, on PyPI",
         date=today,
+        severity="warning" if replacement else "error",
         evidence="measured",
         fix=f"Use another release of {(failed.provider or ('Python',))[0]} or of {package}.",
-        message=f"ImportError: cannot import name '{name}' from '{above}'" if failed.name else "",
+        message=_message(failed.name),
+        unless={replacement: ""} if replacement else {},
     )
+
+
+def _message(name: str) -> str:
+    module, dot, last = name.rpartition(".")
+    if not name:
+        return ""
+    return f"ImportError: cannot import name '{last}' from '{module}'" if dot else f"No module named '{name}'"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.compat.facts import Facts
+from imagegen.compat.facts import Fact, Facts
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.progress import Quiet
@@ -113,3 +113,12 @@ def test_a_failure_that_another_package_reaches_names_it(offered: Index, tmp_pat
     assert alone.rules == []
     (rule,) = read_imports({"big": "1.0", "hub": "3.0", "low": "1.0"}, FACTS, context(offered, tmp_path)).rules
     assert (rule.when, rule.conflict) == ({"hub": "==3.0", "big": "==1.0"}, {"low": "==1.0"})
+
+
+def test_a_module_that_setuptools_brings_back_is_a_warning(offered: Index, tmp_path: Path) -> None:
+    offer(offered, tmp_path, "old", "1.0", {"old.py": "import distutils\n"})
+    offer(offered, tmp_path, "older", "1.0", {"older.py": "import imp\n"})
+    python = Facts({}, {"python": Fact.exactly("3.12")}, {}, closed=False)
+    rules = read_imports({"old": "1.0", "older": "1.0"}, python, context(offered, tmp_path)).rules
+    severities = {rule.leaders: (rule.severity, dict(rule.unless)) for rule in rules}
+    assert sorted(severities.values(), key=str) == [("error", {}), ("warning", {"setuptools": ""})]

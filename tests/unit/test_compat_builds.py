@@ -135,6 +135,12 @@ def test_a_proposal_takes_the_build_of_the_same_release_before_another_release()
     assert [dict(each.changes) for each in near] == [{"torch": "==2.7.1+cu128"}]
 
 
+@pytest.mark.parametrize(("label", "code"), [("+cu126", 0), ("+cu124", 1), ("", 1)])
+def test_a_build_of_torchs_index_has_the_abi_of_torchs_build_with_its_label(run: Run, label: str, code: int) -> None:
+    """Of torch 2.6, the build for CUDA 12.6 has the new C++ ABI, and so have the builds of torchvision beside it."""
+    assert run("why", "python==3.10", "torch==2.6.0+cu126", f"torchvision==0.21.0{label}").code == code
+
+
 @pytest.mark.parametrize(
     ("words", "code", "rule", "offered"),
     [

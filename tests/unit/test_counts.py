@@ -13,8 +13,8 @@ import pytest
 from tools import counts
 
 BUDGETS = {
-    "lines": 82_580,
-    "lines outside the libraries": 53_870,
+    "lines": 82_600,
+    "lines outside the libraries": 53_880,
     "modules of several sections": 4,
     "functions above 60 lines": 0,
     "Callable parameters": 43,
