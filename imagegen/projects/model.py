@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from imagegen.spec.model import ConfigName
 
 OWN_PACKAGE = "name it as a component with `path:` or `wheel:`, as docs/how-to/your-own-package.md shows"
 COMMIT = "declare the commit as a component with `git:`, as docs/how-to/extend-the-matrix.md shows"
-_PYPI_FILES = "https://files.pythonhosted.org/"
+_PYPI_FILE = re.compile(r"https://files\.python\w+\.org/")
 _MOST_CLAUSES = 500  # in all specifiers of one package
 
 
@@ -195,7 +196,7 @@ def raise_all(errors: ErrorList[ProjectFileError]) -> None:
 
 def label_at(address: str | None, version: Version) -> str | None:
     """Return the label of the pin of a wheel at an address; None for a file of PyPI."""
-    return None if (address or "").startswith(_PYPI_FILES) else version.local or ""
+    return None if _PYPI_FILE.match(address or "") else version.local or ""
 
 
 def merge(pins: Iterable[PackagePin]) -> tuple[PackagePin, ...]:

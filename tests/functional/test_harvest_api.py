@@ -82,8 +82,8 @@ def test_names_are_compared_release_by_release(index: Index, tmp_path: Path) -> 
     assert found.names == (
         SharedName("transformers", "transformers.New", False, ROLLOUT, 7, False, ("==0.27.0",), ("<5.0.0",)),
         SharedName("vllm", "vllm.params.Guided", False, ROLLOUT, 2, True, ("==0.25.0",), (">=0.12.0",)),
-        SharedName("vllm", "vllm.server", True, SERVE, 2, True, ("==0.27.0",), ("<0.12.0",)),
-        SharedName("vllm", "vllm.server.run", False, SERVE, 3, True, ("==0.27.0",), (">=0.12.0,<0.13.0",), "port"),
+        SharedName("vllm", "vllm.server", True, SERVE, 2, False, ("==0.27.0",), ("<0.12.0",)),
+        SharedName("vllm", "vllm.server.run", False, SERVE, 3, False, ("==0.27.0",), (">=0.12.0,<0.13.0",), "port"),
     )
     assert {name: list(wheels) for name, wheels in found.wheels.items()} == {
         "trl": ["0.25.0", "0.27.0"],

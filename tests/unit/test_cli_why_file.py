@@ -65,7 +65,7 @@ def uv_lock(
         return f"dependencies = [{', '.join(rows)}]"
 
     packages = {
-        name: [f'version = "{version}"', 'source = { registry = "https://pypi.org/simple" }']
+        name: [f'version = "{version}"', 'source = { registry = "https://index.example/simple" }']
         for name, version in versions.items()
     }
     packages["my-rl"] = ['version = "0.1"', 'source = { virtual = "." }', edges(direct)]
@@ -205,7 +205,7 @@ def test_requirements_have_their_own_lines_and_index(run: Run, tmp_path: Path, g
 def test_a_pylock_is_answered(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "pylock.toml"
     packages = "".join(
-        f'[[packages]]\nname = "{name}"\nversion = "{version}"\nindex = "https://pypi.org/simple"\n'
+        f'[[packages]]\nname = "{name}"\nversion = "{version}"\nindex = "https://index.example/simple"\n'
         f'[[packages.wheels]]\nname = "{name.replace("-", "_")}-{version}-py3-none-any.whl"\n'
         f'url = "https://example.org/{name.replace("-", "_")}-{version}-py3-none-any.whl"\n'
         f'hashes = {{ sha256 = "{"0" * 64}" }}\n'
