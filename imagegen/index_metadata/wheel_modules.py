@@ -92,7 +92,12 @@ class IndexModules(StoredModules):
         member = self._members(name, IndexLink(files.filename, files.url, files.sha256)).get(path)
         if member is None or member.file_size > (LONGEST if path.endswith(".py") else wheel_metadata.LONGEST):
             return None
-        return wheel_metadata.bounded(self._archives[name][0], member)
+        try:
+            return wheel_metadata.bounded(self._archives[name][0], member)
+        except wheel_metadata.DAMAGED as error:
+            raise FetchError(
+                f"{files.filename} cannot be read in parts", code="fetch-no-ranges", why=str(error)
+            ) from error
 
     def announce(self) -> None:
         """Say how many bytes may be read, if they are many."""

@@ -122,3 +122,11 @@ def test_a_module_that_setuptools_brings_back_is_a_warning(offered: Index, tmp_p
     rules = read_imports({"old": "1.0", "older": "1.0"}, python, context(offered, tmp_path)).rules
     severities = {rule.leaders: (rule.severity, dict(rule.unless)) for rule in rules}
     assert sorted(severities.values(), key=str) == [("error", {}), ("warning", {"setuptools": ""})]
+
+
+def test_a_damaged_wheel_is_not_examined(offered: Index, tmp_path: Path) -> None:
+    path = "/files/hub-2.0-py3-none-any.whl"
+    start = offered.files[path].index(b"hub/__init__.py") + len("hub/__init__.py")
+    offered.files[path] = offered.files[path][:start] + b"\xff" * 8 + offered.files[path][start + 8 :]
+    imports = read_imports(PINS, FACTS, context(offered, tmp_path))
+    assert (imports.rules, imports.read) == ([], {"app"})

@@ -22,6 +22,8 @@ from imagegen.core.net.package_index import IndexLink
 
 LONGEST = 4 << 20  # bytes of METADATA; the longest have some 200 kB, most of it a README
 _LONGEST_DIRECTORY = 8 << 20  # bytes; torch's has 1.5 MB
+# zipfile and zlib raise these for damaged archives, other files, and archives of a future version.
+DAMAGED = (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError)
 _BLOCK = 64 << 10  # bytes that a request asks for at least
 
 
@@ -98,8 +100,7 @@ def _from_archive(client: Client, link: IndexLink) -> bytes:
     try:
         with zipfile.ZipFile(_Remote(client, link.url)) as archive:
             return _member(archive)
-    # zipfile and zlib raise these for damaged archives, other files, and archives of a future version.
-    except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError) as error:
+    except DAMAGED as error:
         raise FetchError(_broken(link), why=f"it has no metadata file, and as an archive: {error}") from error
 
 
@@ -109,7 +110,7 @@ def archive(client: Client, link: IndexLink) -> Iterator[zipfile.ZipFile]:
     try:
         with zipfile.ZipFile(_Remote(client, link.url)) as opened:
             yield opened
-    except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError) as error:
+    except DAMAGED as error:
         raise FetchError(f"{link.filename} cannot be read in parts", code="fetch-no-ranges", why=str(error)) from error
 
 
