@@ -70,7 +70,7 @@ class Case:
     names: tuple[str, ...] = ()
     never: Mapping[str, SpecifierSet] = field(default_factory=dict)
     held: bool = False
-    drawn: str = ""  # the day on which nobody had met the case, and it was asked for the first time
+    drawn: str = ""  # the day on which a new case was asked for the first time
     first: str = ""  # the outcome of that: right, wrong (half right ones too) or unknown
     side: str = ""  # "outside": the fault is about a package outside of torch, its wheels and the engines
 

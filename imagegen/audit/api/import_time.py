@@ -22,6 +22,7 @@ from packaging.version import InvalidVersion, Version
 from imagegen.audit.api.exports import GETATTR, HOOK, OPEN, Module, computes_names, is_dynamic, module_of_tree, parents
 from imagegen.audit.api.getattrs import attached_names
 from imagegen.audit.api.source import absolute, children, dotted, is_package, module_name, outline, parse, walk
+from imagegen.audit.api.uses import handles
 from imagegen.audit.catalogue import data
 
 PYTHON = "python"  # the name of the interpreter in tests of versions
@@ -44,7 +45,6 @@ _OPERATORS = {
 _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
 _PARSERS = {"Version", "parse", "LooseVersion", "StrictVersion", "parse_version"}
-_HANDLED = {"ImportError", "ModuleNotFoundError", "AttributeError", "TypeError", "Exception", "BaseException"}
 # Functions that raise ImportError if their first argument, a requirement of PEP 508, is not satisfied.
 _REQUIRING = {"require_version", "require_version_core"}
 _LEAVES = (ast.Raise, ast.Return, ast.Continue, ast.Break)
@@ -391,7 +391,7 @@ class _Reader:
 
     def _try(self, node: ast.Try | ast.TryStar, context: _Context) -> None:
         guarded = replace(context, guarded=True)
-        catching = [handler for handler in node.handlers if _handles(handler.type)]
+        catching = [handler for handler in node.handlers if handles(handler.type)]
         survives = any(not isinstance(handler.body[-1], ast.Raise) for handler in catching)
         self.read(node.body, guarded if survives else replace(context, trying=True))
         for handler in node.handlers:
@@ -581,9 +581,3 @@ def _is_version(text: str) -> bool:
 def _leaves(body: list[ast.stmt], context: _Context) -> bool:
     """Return whether statements after the block may not run although the import succeeds."""
     return isinstance(body[-1], _LEAVES if context.trying else _LEAVES[1:])
-
-
-def _handles(kind: ast.expr | None) -> bool:
-    """Return whether a handler of this kind catches that a name does not exist."""
-    kinds = kind.elts if isinstance(kind, ast.Tuple) else [kind]
-    return any(error_type is None or (dotted(error_type) or [""])[-1] in _HANDLED for error_type in kinds)

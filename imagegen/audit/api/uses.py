@@ -222,7 +222,7 @@ class _Reader:
 
     def _try(self, node: ast.Try | ast.TryStar, context: _Context) -> None:
         below = replace(context, guarded=True, conditional=True)
-        catching = [handler for handler in node.handlers if _handles(handler.type)]
+        catching = [handler for handler in node.handlers if handles(handler.type)]
         forgiven = any(not isinstance(catcher.body[-1], ast.Raise) or len(catcher.body) > 2 for catcher in catching)
         self.read(node.body, below if forgiven else context)
         for caught in node.handlers:
@@ -357,7 +357,7 @@ def _identifiers(node: ast.AST) -> Iterator[str]:
             yield child.attr
 
 
-def _handles(kind: ast.expr | None) -> bool:
+def handles(kind: ast.expr | None) -> bool:
     """Return whether a handler of this kind catches that a name does not exist."""
     kinds = kind.elts if isinstance(kind, ast.Tuple) else [kind]
     return any(error_type is None or (dotted(error_type) or [""])[-1] in _HANDLED for error_type in kinds)
