@@ -1,27 +1,22 @@
-"""Imports of installed packages that fail because another package does not define a name, a module or an argument.
+"""Imports of installed packages that fail because another package does not define a name or a module.
 
-From the top-level modules of each package, and from the modules of its commands, the check follows the imports that
-run at module level through all packages.
+From the top-level modules of each package, the check follows the imports that run at module level through all
+packages; then from its other modules that import another package, which are its commands and optional parts.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
+from imagegen.audit.api.conditions import PYTHON, VersionTest, required_tests
 from imagegen.audit.api.exports import HOOK, OPEN, Module, parents
-from imagegen.audit.api.import_time import (
-    PYTHON,
-    ImportedName,
-    ImportTime,
-    RequiredRows,
-    VersionTest,
-    removed_name,
-    required_tests,
-)
+from imagegen.audit.api.import_time import ImportedName, ImportTime, RequiredRows, removed_name
 from imagegen.audit.api.lookup import Api
 from imagegen.audit.api.source import is_package, module_name
 from imagegen.audit.lists import few
@@ -43,7 +38,7 @@ class Failure(NamedTuple):
     name: str  # the name that does not exist, "huggingface_hub.HfFolder"; "" if a release is refused
     provider: Package | None  # the package that lacks the name or is refused; None for Python
     reach: tuple[str, ...]  # the modules from the one that users import to this one
-    command: str = ""  # the command of the package that gets there, if no import of a package does
+    share: Share | None = None  # if no import of a package's top-level modules gets there
 
     def __str__(self) -> str:
         provider = str(self.provider or "this Python")
@@ -51,20 +46,40 @@ class Failure(NamedTuple):
         return f"line {self.line} {problem}" if self.line else f"was compiled for another release than {provider}"
 
 
+class Share(NamedTuple):
+    """The modules of a package that cannot be imported because of another one."""
+
+    importing: int  # modules that import the other package
+    failing: int  # of these
+    unusable: int  # modules that fail, or load one that fails
+    modules: int  # all of the package
+
+    @property
+    def is_most(self) -> bool:
+        """True if most of the modules that need the other package fail."""
+        return 2 * self.failing >= self.importing
+
+    @property
+    def is_large(self) -> bool:
+        """True if much of the package fails."""
+        return 10 * self.unusable >= self.modules
+
+    def __str__(self) -> str:
+        return f"{self.failing} of {counted(self.importing, 'module')} that import it fail"
+
+
 def failures(packages: Iterable[Package], python: str | None, modules: ModuleReader) -> list[Failure]:
     """Return the statements that raise when the packages are imported, each once, sorted."""
     walk = _Walk(tuple(packages), python, modules)
-    walk.follow(roots(walk.packages))
-    return sorted(walk.failures.values(), key=lambda failure: (failure.package.name, failure.path, failure.line))
-
-
-def roots(packages: Iterable[Package]) -> dict[str, str]:
-    """Return the modules that users import: top-level ones with "", then modules of commands with their name."""
-    modules = {name: "" for package in packages for name in top_modules(package)}
-    for package in packages:
-        for entry_point in package.entry_points:
-            modules.setdefault(entry_point, entry_point)
-    return modules
+    walk.follow(name for package in walk.packages for name in top_modules(package))
+    at_import = set(walk.failures)
+    walk.follow(entry_point for package in walk.packages for entry_point in package.entry_points)
+    walk.follow(walk.parts())
+    found = {
+        key: failure if key in at_import else failure._replace(share=walk.share_of(failure))
+        for key, failure in walk.failures.items()
+    }
+    return sorted(found.values(), key=lambda failure: (failure.package.name, failure.path, failure.line))
 
 
 def top_modules(package: Package) -> list[str]:
@@ -90,21 +105,30 @@ def _below_namespaces(package: Package) -> set[str]:
 
 
 def check(subject: Subject) -> Iterator[Finding]:
-    """Yield an error for each file whose import fails, and a warning for one that only a command imports."""
+    """Yield an error for each file that an import cannot load, and a finding for each pair whose optional parts fail.
+
+    The latter is a warning if most of the modules that import the other package fail, else a note.
+    """
     if subject.modules is None:
         return
-    by_file: dict[tuple[str, str], list[Failure]] = {}
-    for failure in failures(subject.packages, subject.python, subject.modules):
-        file = failure.path if failure.line else f"compiled for {failure.provider}"
-        by_file.setdefault((str(failure.package), file), []).append(failure)
+    found = failures(subject.packages, subject.python, subject.modules)
     subject.modules.close()
     if unread := sorted(subject.modules.unread):
         yield Finding(Severity.INFO, "api-unread", "", None, f"{counted(len(unread), 'package')}", few(unread, _SHOWN))
-    for (package, _), failing in by_file.items():
+    groups: dict[tuple[str, ...], list[Failure]] = {}
+    for failure in found:
+        file = failure.path if failure.line else f"compiled for {failure.provider}"
+        groups.setdefault((str(failure.package), str(failure.provider) if failure.share else file), []).append(failure)
+    for (package, *_), failing in groups.items():
         first, *further = failing
-        severity = Severity.WARNING if all(failure.command for failure in failing) else Severity.ERROR
-        others = [str(failure) if failure.line else failure.path for failure in further]
-        details = (f"reached by import {' > '.join(first.reach)}", *few(others, _SHOWN))
+        reach = f"reached by import {' > '.join(first.reach)}"
+        if first.share:
+            severity = Severity.WARNING if first.share.is_most else Severity.INFO
+            details = (reach, str(first.share), *few([f"{failure.path} {failure}" for failure in further], _SHOWN))
+        else:
+            severity = Severity.ERROR
+            others = [str(failure) if failure.line else failure.path for failure in further]
+            details = (reach, *few(others, _SHOWN))
         yield Finding(severity, "api-import", package, first.path, str(first), details)
 
 
@@ -146,11 +170,13 @@ class _Walk:
         self._api = Api(_Modules(self._files, self))
         self._by_name = {package.name: package for package in packages}
         self._reach: dict[str, tuple[str, ...]] = {}
-        self._followed: set[tuple[str, int]] = set()  # names that exist, whose modules are reached
+        self._missing: dict[tuple[str, int], str | None] = {}  # of a name whose first parts are modules
+        self._loads: dict[str, set[str]] = defaultdict(set)  # the modules that a module loads
         self._numpy_2 = self._all_hold(
             [VersionTest("numpy", ">=", "2")]
         )  # which extensions of NumPy 1 do not load with
         self.failures: dict[tuple[str, str, int], Failure] = {}
+        self._failing: dict[tuple[str, str, int], str] = {}  # the modules of the failures
 
     def read(self, name: str) -> ImportTime:
         """Return a module; one without a source, as a compiled one or a namespace package, may define any name."""
@@ -161,14 +187,62 @@ class _Walk:
             self._read_modules[name] = read or ImportTime(OPEN)
         return self._read_modules[name]
 
-    def follow(self, modules: Mapping[str, str]) -> None:
-        """Import the modules of packages, then the modules of commands."""
-        for command in ("", *dict.fromkeys(filter(None, modules.values()))):
-            pending: list[str] = []
-            for module in (name for name, of_command in modules.items() if of_command == command):
-                self._reach_module(module, (), pending)
-            for module in pending:  # the list grows
-                self._import(module, command, pending)
+    def follow(self, modules: Iterable[str]) -> None:
+        """Import modules, and all that they import."""
+        pending: list[str] = []
+        for module in modules:
+            self._reach_module(module, (), pending)
+        for module in pending:  # the list grows
+            self._import(module, pending)
+
+    def parts(self) -> Iterator[str]:
+        """Yield the modules that may import another package."""
+        tops = {name for name in self._files if "." not in name}
+        for package in self.packages:
+            for path in sorted(self._modules.importing(package, tops)):
+                name = module_name(path)
+                if name and self._files.get(name) and _DEVELOPMENT.isdisjoint(name.split(".")):
+                    yield name
+
+    def share_of(self, failure: Failure) -> Share:
+        """Return how much of the failing package fails because of the same provider."""
+        package, provider = failure.package, failure.provider
+        causes = {self._failing[key] for key, other in self.failures.items()
+                  if other.package is package and other.provider is provider}  # fmt: skip
+        modules = {name for name, file in self._files.items() if file and file.package is package}
+        importing = causes | {module for module in modules & self._read_modules.keys() if self._uses(module, provider)}
+        unusable = self._dependents(causes) & modules
+        return Share(len(importing), len(importing & unusable), len(unusable), len(modules))
+
+    def _uses(self, module: str, provider: Package | None) -> bool:
+        """Return whether a module imports one of the provider."""
+        for name in self._read_modules[module].names:
+            parts = (*parents(name.name), name.name)
+            files = [file for part in parts if (file := self._files.get(part))]
+            if files and files[-1].package is provider:
+                return True
+        return False
+
+    def _dependents(self, causes: Iterable[str]) -> set[str]:
+        """Return the modules that cannot be imported without others, with these."""
+        dependents, pending = set(causes), list(causes)
+        for module in pending:  # the list grows
+            new = self._loaded_by[module] - dependents
+            dependents |= new
+            pending += new
+        return dependents
+
+    @cached_property
+    def _loaded_by(self) -> Mapping[str, set[str]]:
+        """The modules that load a module, by its name: those that import it or a module below it."""
+        loaded_by: dict[str, set[str]] = defaultdict(set)
+        for module in self._files:
+            for loaded in self._loads.get(module, ()):
+                for part in (*parents(loaded), loaded):
+                    loaded_by[part].add(module)
+            for package in parents(module):
+                loaded_by[package].add(module)
+        return loaded_by
 
     def _reach_module(self, name: str, reach: tuple[str, ...], pending: list[str]) -> None:
         for module in (*parents(name), name):
@@ -176,20 +250,20 @@ class _Walk:
                 self._reach[module] = (*reach, module)
                 pending.append(module)
 
-    def _import(self, module: str, command: str, pending: list[str]) -> None:
+    def _import(self, module: str, pending: list[str]) -> None:
         file, read = self._files[module], self.read(module)
         if file is None:
             return
         for refusal in read.refusals:
             if self._all_hold(refusal.tests) and (refused := self._compared(refusal.tests, file.package)):
-                self._fail(module, file, refusal.line, "", refused[0], command)
+                self._fail(module, file, refusal.line, "", refused[0])
         for rows in read.required:
             for test in self._required(rows):
                 if self._all_hold([test.opposite()]) and (refused := self._compared([test], file.package)):
-                    self._fail(module, file, rows.line, "", refused[0], command)
+                    self._fail(module, file, rows.line, "", refused[0])
         for name in read.names:
             if self._all_hold(name.tests):
-                self._name(name, module, file, command, pending)
+                self._name(name, module, file, pending)
 
     def _required(self, rows: RequiredRows) -> Iterator[VersionTest]:
         """Yield the tests of rows of a table, without those of Python, whose last digit is not known."""
@@ -198,24 +272,23 @@ class _Walk:
         tests = (test for key in rows.keys for test in required_tests(table.get(key, "")))
         yield from (test for test in tests if test.name != PYTHON)
 
-    def _name(self, name: ImportedName, module: str, file: _File, command: str, pending: list[str]) -> None:
-        key = (name.name, name.modules)
-        if key in self._followed:
-            return
+    def _name(self, name: ImportedName, module: str, file: _File, pending: list[str]) -> None:
         if name.name.partition(".")[0] not in self._files:
             removed = removed_name(name.name)
             if removed and self._all_hold([removed.lacks]) and removed.unless not in self._by_name:
-                self._fail(module, file, name.line, removed.name, self._by_name.get(removed.lacks.name), command)
+                self._fail(module, file, name.line, removed.name, self._by_name.get(removed.lacks.name))
             return
-        missing = self._api.missing(name.name, name.modules)
-        if missing is not None:
+        key = (name.name, name.modules)
+        if key not in self._missing:
+            self._missing[key] = self._api.missing(*key)
+        if missing := self._missing[key]:
             above = missing.rpartition(".")[0]
             parent = self._files[above]
             if parent and parent.package is not file.package and not self._is_hooked(above):
-                self._fail(module, file, name.line, missing, parent.package, command)
+                self._fail(module, file, name.line, missing, parent.package)
             return
-        self._followed.add(key)
         for imported in self._loaded(name, module):
+            self._loads[module].add(imported)
             self._reach_module(imported, self._reach[module], pending)
 
     def _is_hooked(self, module: str) -> bool:
@@ -258,9 +331,11 @@ class _Walk:
         compared = [self._package(test.name) if test.name != PYTHON else None for test in tests]
         return [provider for provider in compared if provider is not package]
 
-    def _fail(self, module: str, file: _File, line: int, name: str, provider: Package | None, command: str) -> None:
-        failure = Failure(file.package, file.path, line, name, provider, self._reach[module], command)
-        self.failures.setdefault((file.package.name, file.path, line), failure)
+    def _fail(self, module: str, file: _File, line: int, name: str, provider: Package | None) -> None:
+        key = (file.package.name, file.path, line)
+        if key not in self.failures:
+            self.failures[key] = Failure(file.package, file.path, line, name, provider, self._reach[module])
+            self._failing[key] = module
 
 
 def _files(packages: Iterable[Package]) -> dict[str, _File | None]:

@@ -202,6 +202,9 @@ class ModuleReader(Protocol):
     def read(self, package: Package, path: str) -> ImportTime | None:
         """Return the module at a path relative to site-packages; None if it has no source."""
 
+    def importing(self, package: Package, tops: Collection[str]) -> Collection[str]:
+        """Return the paths of a package's sources that may import one of the top-level modules."""
+
     @property
     def unread(self) -> Collection[str]:
         """The packages of which a source was not available."""

@@ -8,11 +8,12 @@ from typing import Any
 
 import zstandard
 
+from imagegen.audit.api.conditions import VersionTest
 from imagegen.audit.api.exports import Module
-from imagegen.audit.api.import_time import ImportedName, ImportTime, Refusal, RequiredRows, VersionTest
+from imagegen.audit.api.import_time import ImportedName, ImportTime, Refusal, RequiredRows
 
 # Raise it whenever `import_time` returns something else for the same source.
-MODULES_FORMAT = 2
+MODULES_FORMAT = 3
 _LEVEL = 3
 
 

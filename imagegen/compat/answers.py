@@ -19,7 +19,7 @@ from imagegen.compat.examined import Examined, compared_releases, examined_data,
 from imagegen.compat.facts import Facts
 from imagegen.compat.knowledge import Knowledge
 from imagegen.compat.knowledge_files import KnowledgeFiles
-from imagegen.compat.question import PinnedFile, Question, missing_metadata, requested_extras
+from imagegen.compat.question import PinnedFile, Question, missing_metadata, requested_extras, requirements
 from imagegen.compat.rule import Rule, is_surrounding
 from imagegen.compat.suggestions import suggest
 from imagegen.compat.why import Explanation, explain
@@ -119,27 +119,28 @@ def _explained(sources: Sources, question: Question) -> _Explained:
 def _with_imports(sources: Sources, question: Question) -> tuple[Knowledge, frozenset[str]]:
     """Return the knowledge with the imports between pinned packages, and the packages whose imports were compared.
 
-    Wheels are read only for pairs of releases that the harvested imports do not cover.
+    The harvested imports are those of top-level modules, so that wheels are read for the optional parts.
     """
     knowledge = sources.knowledge
     pins = compared_releases(question, knowledge.metadata)
-    unread = {
-        name
-        for one, other in permutations(pins, 2)
-        if not sources.knowledge_files.examined(one, pins[one], other, pins[other])
-        for name in (one, other)
-    }
-    harvested = frozenset(pins.keys() - unread)
-    if not unread:
-        return knowledge, harvested
+    if not pins:
+        return knowledge, frozenset()
     from imagegen.index_metadata.import_rules import read_imports  # late, for the network
 
-    imports = read_imports({name: pins[name] for name in sorted(unread)}, question.facts, sources.context)
+    harvested = {
+        (one, other)
+        for one, other in permutations(pins, 2)
+        if sources.knowledge_files.examined(one, pins[one], other, pins[other])
+    }
+    required = {(statement.package, statement.name) for statement in requirements(question, knowledge.metadata)}
+    imports = read_imports(pins, required, question.facts, sources.context)
 
     def shared_names(packages: Collection[str] | None) -> Iterable[Rule]:
         return [*knowledge.shared_names(packages), *imports.rules]
 
-    return knowledge._replace(shared_names=shared_names), harvested | imports.read
+    unread = pins.keys() - imports.read
+    compared = {name for name in unread if all((name, other) in harvested for other in pins.keys() - {name})}
+    return knowledge._replace(shared_names=shared_names), imports.read | compared
 
 
 def _changeable(question: Question, knowledge: Knowledge) -> Question | None:

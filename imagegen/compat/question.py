@@ -191,7 +191,7 @@ def missing_metadata(question: Question, metadata: MetadataCache) -> dict[str, s
             continue
         if (specifier and not releases.within(fact)) if releases else package not in from_sources:
             missing[package] = specifier.partition("+")[0]
-    for statement in _requirements(question, metadata):
+    for statement in requirements(question, metadata):
         required = metadata.of(statement.name)
         if required and statement.name not in missing and not any(map(required.fitting, statement.choices)):
             missing[statement.name] = statement.choices[0]
@@ -201,7 +201,7 @@ def missing_metadata(question: Question, metadata: MetadataCache) -> dict[str, s
 def requested_extras(question: Question, metadata: MetadataCache) -> dict[str, frozenset[str]]:
     """Return package -> its extras that the question requests, or a requirement of one of its packages."""
     extras = dict(question.facts.extras)
-    for statement in _requirements(question, metadata):
+    for statement in requirements(question, metadata):
         if statement.extras:
             extras[statement.name] = extras.get(statement.name, frozenset()) | statement.extras
     return extras
@@ -222,11 +222,11 @@ def missing_extras(question: Question, metadata: MetadataCache) -> dict[str, lis
 
 def required_by_others(question: Question, metadata: MetadataCache) -> frozenset[str]:
     """Return the named packages that some release in question of another named one requires."""
-    requirements = _requirements(question, metadata, some=True)
-    return frozenset(statement.name for statement in requirements) & question.facts.packages.keys()
+    every = requirements(question, metadata, some=True)
+    return frozenset(statement.name for statement in every) & question.facts.packages.keys()
 
 
-def _requirements(question: Question, metadata: MetadataCache, *, some: bool = False) -> Iterator[Statement]:
+def requirements(question: Question, metadata: MetadataCache, *, some: bool = False) -> Iterator[Statement]:
     """Yield the statements of all releases in question of a named package, or of `some`, if their marker holds."""
     facts, machine = question.facts, machine_of(question.facts)
     pythons = list(map(str, atoms.pythons(facts.versions.get("python"), ())))

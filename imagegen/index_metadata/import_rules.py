@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from packaging.version import Version
 
 from imagegen.audit.api.import_time import removed_name
-from imagegen.audit.import_reach import Failure, failures
+from imagegen.audit.import_reach import Failure, Share, failures
 from imagegen.audit.model import Package
 from imagegen.audit.module_facts import MODULES_FORMAT
 from imagegen.compat.derived import derived_rule
@@ -38,6 +38,7 @@ class FailedImport:
     path: str
     line: int
     name: str  # that does not exist; "" if a release is refused
+    share: Share | None = None  # as in Failure
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,13 @@ class ReadImports(NamedTuple):
     read: frozenset[str]
 
 
-def read_imports(pins: Mapping[str, str], facts: Facts, context: Context) -> ReadImports:
+def read_imports(
+    pins: Mapping[str, str], required: Collection[tuple[str, str]], facts: Facts, context: Context
+) -> ReadImports:
     """Return the rules about releases that are pinned together: package -> version, on the facts' Python and machine.
 
+    `required` are pairs of a package and one that it requires. A rule about optional parts of a package is an error if
+    they are much of it, or most of what it requires the other package for.
     Sources are fetched from the default index unless the store has them, or no index may be asked.
     """
     python = _python(facts)
@@ -76,7 +81,15 @@ def read_imports(pins: Mapping[str, str], facts: Facts, context: Context) -> Rea
                 _RESULTS.put(context.store, key, result)
     read = frozenset(package.name for package in packages) - modules.unread
     today = str(dt.datetime.now(dt.UTC).date())
-    return ReadImports([_rule(failed, python, today) for failed in result.failed], read)
+    return ReadImports([_rule(failed, required, python, today) for failed in _distinct(result.failed)], read)
+
+
+def _distinct(failed: Iterable[FailedImport]) -> list[FailedImport]:
+    """Return the failures, of those in optional parts only the first about each provider."""
+    distinct = {
+        (one.package, one.provider, *([] if one.share else [one.path, one.line])): one for one in reversed(list(failed))
+    }
+    return list(reversed(distinct.values()))
 
 
 def _python(facts: Facts) -> str:
@@ -92,16 +105,20 @@ def _failed(failure: Failure, packages: Sequence[Package]) -> FailedImport:
     importers = tuple((owner.name, owner.version) for owner in owners[:1] if owner is not failure.package)
     provider = (failure.provider.name, failure.provider.version) if failure.provider else None
     package = (failure.package.name, failure.package.version)
-    return FailedImport(package, provider, importers, failure.path, failure.line, failure.name)
+    return FailedImport(package, provider, importers, failure.path, failure.line, failure.name, failure.share)
 
 
-def _rule(failed: FailedImport, python: str, today: str) -> Rule:
+def _rule(failed: FailedImport, required: Collection[tuple[str, str]], python: str, today: str) -> Rule:
     package, version = failed.package
+    name = (failed.provider or ("Python",))[0]
     provider = " ".join(failed.provider or ("Python", python))
     problem = f"imports {failed.name}, which {provider} does not have" if failed.name else f"refuses {provider}"
-    reached = "".join(f"; {name} {release} imports that" for name, release in failed.importers)
+    reached = "".join(f"; {importer} {release} imports that" for importer, release in failed.importers)
     removed = removed_name(failed.name)
     replacement = removed.unless if removed else ""  # setuptools for distutils: most environments have it
+    if share := failed.share:
+        reached = f"; {share}"
+    is_error = share is None or share.is_large or (share.is_most and (package, name) in required)
     return derived_rule(
         f"imports-{package}-{version}-{(failed.provider or ('python',))[0]}",
         f"{package} {version} {problem}{reached}.",
@@ -109,9 +126,9 @@ def _rule(failed: FailedImport, python: str, today: str) -> Rule:
         conflict={name: f"=={release}" for name, release in [failed.provider or ("python", f"{python}.*")]},
         source=f"{failed.path}, line {failed.line}, of {package} {version}, and {provider}, on PyPI",
         date=today,
-        severity="warning" if replacement else "error",
+        severity="error" if is_error and not replacement else "warning",
         evidence="measured",
-        fix=f"Use another release of {(failed.provider or ('Python',))[0]} or of {package}.",
+        fix=f"Use another release of {name} or of {package}.",
         message=_message(failed.name),
         unless={replacement: ""} if replacement else {},
     )

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator
 
 from imagegen.audit.api.import_time import ImportTime, import_time
+from imagegen.audit.api.source import imported_tops
 from imagegen.audit.model import Package
 from imagegen.audit.module_facts import MODULES_FORMAT, packed_modules, read_modules
 from imagegen.core.errors import FetchError
@@ -13,6 +17,7 @@ from imagegen.core.store.cache import BlobCache
 from imagegen.oci.documents import digest_of
 
 MODULES = BlobCache("modules")
+IMPORTERS = BlobCache("importers")  # of a wheel: top-level module -> paths of the sources that import it
 
 
 class StoredModules(ABC):
@@ -22,6 +27,7 @@ class StoredModules(ABC):
         self._store = store
         self._modules: dict[str, dict[str, ImportTime]] = {}  # by package and path
         self._stored: dict[str, int] = {}  # how many of them the store has
+        self._importers: dict[str, dict[str, list[str]]] = {}  # by package and top-level module
         self.unread: set[str] = set()
 
     @abstractmethod
@@ -46,6 +52,40 @@ class StoredModules(ABC):
                 return None
             modules[path] = ImportTime() if source is None else import_time(path, source)
         return modules[path]
+
+    def importing(self, package: Package, tops: Collection[str]) -> Collection[str]:
+        """Return the paths of a package's sources that may import one of the top-level modules."""
+        importers = self._importers_of(package)
+        return {path for top in importers.keys() & tops for path in importers[top]}
+
+    def _importers_of(self, package: Package) -> dict[str, list[str]]:
+        name = package.name
+        if name not in self._importers:
+            key = digest_of(f"importers {MODULES_FORMAT} {self.wheel_hash(name)}".encode())
+            data = IMPORTERS.read(self._store, key)
+            try:
+                importers = json.loads(data) if data else self._find_importers(package)
+            except FetchError:
+                self.unread.add(name)
+                importers = {}
+            else:
+                if not data:
+                    IMPORTERS.write(self._store, key, json.dumps(importers, sort_keys=True).encode())
+            self._importers[name] = importers
+        return self._importers[name]
+
+    def _find_importers(self, package: Package) -> dict[str, list[str]]:
+        paths = sorted(path for path in package.files if path.endswith(".py"))
+        excluded = {path.partition("/")[0].removesuffix(".py") for path in paths} | sys.stdlib_module_names
+        importers: dict[str, list[str]] = {}
+        for path, source in self.sources(package.name, paths):
+            for top in imported_tops(source) - excluded:
+                importers.setdefault(top, []).append(path)
+        return importers
+
+    def sources(self, name: str, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        """Yield files of a package's wheel with their contents. Raises FetchError."""
+        yield from ((path, source) for path in paths if (source := self.source(name, path)) is not None)
 
     def modules(self, name: str) -> dict[str, ImportTime]:
         """Return the modules of a package that were read, by path."""

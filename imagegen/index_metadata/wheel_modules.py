@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -98,6 +98,14 @@ class IndexModules(StoredModules):
             raise FetchError(
                 f"{files.filename} cannot be read in parts", code="fetch-no-ranges", why=str(error)
             ) from error
+
+    def sources(self, name: str, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        """Yield files of the wheel, of which few requests fetch all."""
+        files = self._files[name]
+        members = self._members(name, IndexLink(files.filename, files.url, files.sha256))
+        wanted = [path for path in paths if path in members]
+        wheel_metadata.prefetch(self._archives[name][0], (members[path] for path in wanted))
+        return super().sources(name, wanted)
 
     def announce(self) -> None:
         """Say how many bytes may be read, if they are many."""

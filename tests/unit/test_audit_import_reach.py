@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import pytest
 
 from imagegen.audit.api.import_time import ImportTime, compiled_time, import_time
-from imagegen.audit.import_reach import check, failures, top_modules
+from imagegen.audit.api.source import imported_tops
+from imagegen.audit.import_reach import Share, check, failures, top_modules
 from imagegen.audit.model import File, Package, Severity, Subject
 
 HUB = {
@@ -25,6 +26,10 @@ class Sources:
 
     def read(self, package: Package, path: str) -> ImportTime | None:
         return import_time(path, self._sources[package.name][path].encode())
+
+    def importing(self, package: Package, tops: Collection[str]) -> list[str]:
+        sources = self._sources.get(package.name, {}).items()
+        return [path for path, source in sources if not imported_tops(source.encode()).isdisjoint(tops)]
 
     unread: frozenset[str] = frozenset()
 
@@ -45,6 +50,7 @@ def failing(sources: Mapping[str, Mapping[str, str]], version: str = "1.0") -> l
     return [
         (failure.path, failure.line, failure.name)
         for failure in failures(examined.packages, examined.python, examined.modules)
+        if failure.share is None
     ]
 
 
@@ -104,11 +110,43 @@ def test_a_name_of_a_lazy_package_leads_to_its_module() -> None:
     assert [path for path, _, _ in failing(sources)] == ["hub/big.py"]
 
 
-def test_what_only_a_command_reaches_is_a_warning() -> None:
-    app = {"app/__init__.py": "", "app/serve.py": "from hub import Old\n"}
-    assert list(check(subject({"app": app, "hub": HUB}))) == []
-    (finding,) = check(subject({"app": app, "hub": HUB}, entry_points=("app.serve",)))
-    assert (finding.severity, finding.path) == (Severity.WARNING, "app/serve.py")
+@pytest.mark.parametrize(
+    ("parts", "severity", "share"),
+    [
+        ({"app/a.py": "from hub import Old\n"}, Severity.WARNING, Share(1, 1, 1, 2)),
+        (
+            {"app/a.py": "from hub import Old\n", "app/b.py": "import hub\n", "app/c.py": "import hub\n"},
+            Severity.INFO,
+            Share(3, 1, 1, 4),
+        ),
+        (  # b loads a, and c lies in the package b
+            {
+                "app/a.py": "from hub import Old\n",
+                "app/b/__init__.py": "from .. import a\n",
+                "app/b/c.py": "import hub\n",
+            },
+            Severity.WARNING,
+            Share(2, 2, 3, 4),
+        ),
+        ({"app/tests/a.py": "from hub import Old\n"}, None, None),
+    ],
+)
+def test_what_no_import_of_a_package_reaches_is_a_part_of_it(
+    parts: dict[str, str], severity: Severity | None, share: Share | None
+) -> None:
+    sources = {"app": {"app/__init__.py": "", **parts}, "hub": HUB}
+    examined = subject(sources)
+    assert [finding.severity for finding in check(examined)] == ([severity] if severity else [])
+    found = failures(examined.packages, examined.python, Sources(sources))
+    assert [failure.share for failure in found] == ([share] if share else [])
+
+
+def test_a_command_is_where_the_reach_of_a_part_begins() -> None:
+    app = {"app/__init__.py": "", "app/serve.py": "from . import low\n", "app/low.py": "from hub import Old\n"}
+    sources = {"app": app, "hub": HUB}
+    examined = subject(sources, entry_points=("app.serve",))
+    (failure,) = failures(examined.packages, examined.python, Sources(sources))
+    assert failure.reach == ("app.serve", "app.low")
 
 
 def test_compiled_modules_and_namespaces_may_define_any_name() -> None:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.audit.api.import_time import PYTHON, ImportTime, VersionTest, import_time
+from imagegen.audit.api.conditions import PYTHON, VersionTest
+from imagegen.audit.api.import_time import ImportTime, import_time
 from imagegen.audit.module_facts import packed_modules, read_modules
 
 
@@ -61,6 +62,23 @@ def test_only_statements_that_the_import_must_run_count(source: str, needed: set
 
 
 @pytest.mark.parametrize(
+    ("source", "annotated"),
+    [
+        ("def f(x: hub.A, *, y: list[hub.B] = None) -> hub.C: pass", {"hub.A", "hub.B", "hub.C"}),
+        ("class A:\n    def f(self, *x: hub.A, **y: hub.B): pass", {"hub.A", "hub.B"}),
+        ("x: hub.A = 1\nclass A:\n    y: hub.B", {"hub.A", "hub.B"}),
+        ("def f(x: 'hub.A') -> 'hub.B': pass", set()),
+        ("def f():\n    x: hub.A = 1", set()),
+    ],
+)
+def test_annotations_are_evaluated_before_python_3_14(source: str, annotated: set[str]) -> None:
+    found = read(f"import hub\n{source}").names
+    assert {name.name for name in found} == {"hub", *annotated}
+    assert {name.tests for name in found if name.name != "hub"} <= {(VersionTest(PYTHON, "<", "3.14"),)}
+    assert names(f"from __future__ import annotations\nimport hub\n{source}") == {"hub"}
+
+
+@pytest.mark.parametrize(
     ("condition", "test"),
     [
         ("Version(hub.__version__) >= Version('2.0')", ("hub", ">=", "2.0")),
@@ -71,6 +89,12 @@ def test_only_statements_that_the_import_must_run_count(source: str, needed: set
         ("sys.version_info >= (3, 12)", (PYTHON, ">=", "3.12")),
         ("sys.version_info[:2] < (3, 12)", (PYTHON, "<", "3.12")),
         ("_NEW", ("hub", ">=", "3")),
+        ("parse(parse(hub.__version__).base_version) >= parse('2')", ("hub", ">=", "2")),
+        ("parse(hub.__version__).release >= (2, 1)", ("hub", ">=", "2.1")),
+        ("is_hub_version('<', '2')", ("hub", "<", "2")),
+        ("is_low_level_version('>=', '2.0.dev0')", ("low-level", ">=", "2.0.dev0")),
+        ("compare_versions('hub', '==', '2')", ("hub", "==", "2")),
+        ("is_hub_greater_or_equal('2.1')", ("hub", ">=", "2.1")),
     ],
 )
 def test_a_comparison_of_versions_is_kept_as_data(condition: str, test: tuple[str, str, str]) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from imagegen.audit.api.import_time import PYTHON, VersionTest
+from imagegen.audit.api.conditions import PYTHON, VersionTest
 from imagegen.compat import import_names
 from imagegen.compat.api import api_rules
 from imagegen.compat.import_names import ImportNames

@@ -21,8 +21,9 @@ import yaml
 from packaging.utils import parse_sdist_filename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from imagegen.audit.api.conditions import PYTHON, VersionTest
 from imagegen.audit.api.exports import parents
-from imagegen.audit.api.import_time import PYTHON, ImportedName, VersionTest
+from imagegen.audit.api.import_time import ImportedName
 from imagegen.audit.import_reach import top_modules
 from imagegen.audit.model import Package, required_name
 from imagegen.compat.import_names import ImportNames

@@ -9,67 +9,47 @@ kept as data, to be decided by the releases that are installed. Source of the ru
 from __future__ import annotations
 
 import ast
-import operator
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import NamedTuple
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.version import InvalidVersion, Version
-
+from imagegen.audit.api.conditions import (
+    COMPARISONS,
+    MIRRORED,
+    PARSERS,
+    PYTHON,
+    REQUIRING,
+    Decision,
+    Tests,
+    VersionTest,
+    all_of,
+    asked_version,
+    is_version,
+    of_platform,
+    opposite,
+    required_tests,
+)
 from imagegen.audit.api.exports import GETATTR, HOOK, OPEN, Module, computes_names, is_dynamic, module_of_tree, parents
 from imagegen.audit.api.getattrs import attached_names
-from imagegen.audit.api.source import absolute, children, dotted, is_package, module_name, outline, parse, walk
+from imagegen.audit.api.source import absolute, children, dotted, is_package, module_name, outline, parse, texts, walk
 from imagegen.audit.api.uses import handles
 from imagegen.audit.catalogue import data
 
-PYTHON = "python"  # the name of the interpreter in tests of versions
-_COMPARISONS = {
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-}
-_OPERATORS = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "==": operator.eq,
-    "!=": operator.ne,
-}
-_OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
-_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
-_PARSERS = {"Version", "parse", "LooseVersion", "StrictVersion", "parse_version"}
-# Functions that raise ImportError if their first argument, a requirement of PEP 508, is not satisfied.
-_REQUIRING = {"require_version", "require_version_core"}
 _LEAVES = (ast.Raise, ast.Return, ast.Continue, ast.Break)
 _STANDARD = sys.stdlib_module_names
 # Source: numpy/__multiarray_api.h of NumPy 1.21 to 2.3, _import_array
 _NUMPY_ABI = b"module compiled against "
+# Code that protoc before 3.19 generated creates descriptors, which protobuf refuses from 4 on. Source: protobuf 4.21,
+# message.cc, "Descriptors cannot be created directly".
+_OLD_PROTOC = re.compile(rb"^\w+ = _descriptor\.(?:File|Enum)?Descriptor\(", re.MULTILINE)
+# Code of a newer protoc asks for its own release, or a newer one of at most the next major. Source: protobuf's
+# google/protobuf/runtime_version.py.
+_NEW_PROTOC = re.compile(rb"\.ValidateProtobufRuntimeVersion\(\s*[\w.]+\.PUBLIC,\s*(\d+),\s*(\d+),\s*(\d+),")
+_ANNOTATED = VersionTest(PYTHON, "<", "3.14")  # Pythons that evaluate annotations at once (PEP 649)
 _LAZY = (b"__getattr__", b"_LazyModule")  # PEP 562, and the class of transformers that diffusers and others copy
-
-
-class VersionTest(NamedTuple):
-    """A comparison of an installed release: of a distribution, of a top-level module's, or of `PYTHON`."""
-
-    name: str  # "torch"; "scikit-learn", or "sklearn" as the module is called
-    comparison: str  # "<"
-    version: str
-
-    def holds(self, installed: Version) -> bool:
-        return bool(_OPERATORS[self.comparison](installed, Version(self.version)))
-
-    def opposite(self) -> VersionTest:
-        return self._replace(comparison=_OPPOSITE[self.comparison])
-
-
-_Tests = tuple[VersionTest, ...]
-_Decision = bool | _Tests | None  # None if the source does not decide it
 
 
 class ImportedName(NamedTuple):
@@ -78,14 +58,14 @@ class ImportedName(NamedTuple):
     name: str  # "huggingface_hub.HfFolder"
     modules: int
     line: int
-    tests: _Tests = ()
+    tests: Tests = ()
 
 
 class Refusal(NamedTuple):
     """A statement that raises if all `tests` hold."""
 
     line: int
-    tests: _Tests
+    tests: Tests
 
 
 class RequiredRows(NamedTuple):
@@ -153,26 +133,33 @@ def import_time(path: str, source: bytes) -> ImportTime:
     )
     first = {imported._replace(line=0): imported for imported in reversed(reader.names)}
     tables = _tables(reader.values) if b">=" in source else {}
-    return ImportTime(
-        defined, tuple(sorted(first.values())), tuple(reader.refusals), lazy, tuple(reader.required), tables
-    )
+    refusals = (*reader.refusals, *_refused_protobuf(source))
+    return ImportTime(defined, tuple(sorted(first.values())), refusals, lazy, tuple(reader.required), tables)
+
+
+def _refused_protobuf(source: bytes) -> Iterator[Refusal]:
+    """Yield the releases of protobuf that generated code refuses."""
+    if old := _OLD_PROTOC.search(source):
+        yield Refusal(_line(source, old), (VersionTest("protobuf", ">=", "4"),))
+    if new := _NEW_PROTOC.search(source):
+        major, minor, patch = map(int, new.groups())
+        yield Refusal(_line(source, new), (VersionTest("protobuf", "<", f"{major}.{minor}.{patch}"),))
+        yield Refusal(_line(source, new), (VersionTest("protobuf", ">=", f"{major + 2}"),))
+
+
+def _line(source: bytes, match: re.Match[bytes]) -> int:
+    return source.count(b"\n", 0, match.start()) + 1
 
 
 def _tables(values: Mapping[str, ast.expr]) -> dict[str, dict[str, str]]:
     """Return the dictionaries of requirements among the values of names."""
-    tables = {name: dict(zip(_texts(value.keys), _texts(value.values), strict=False))
+    tables = {name: dict(zip(texts(value.keys), texts(value.values), strict=False))
               for name, value in values.items() if isinstance(value, ast.Dict)}  # fmt: skip
     return {
         name: table
         for name, table in tables.items()
         if table and all(text.startswith(key) for key, text in table.items())
     }
-
-
-def _texts(nodes: Iterable[ast.expr | None]) -> list[str]:
-    """Return the texts of constants, none if a node is not a text."""
-    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    return texts if len(texts) == len(list(nodes)) else []
 
 
 def _declared(tree: ast.Module) -> set[str]:
@@ -184,7 +171,7 @@ def _declared(tree: ast.Module) -> set[str]:
             if isinstance(node.value, ast.List | ast.Tuple) and any(
                 dotted(target) == ["__all__"] for target in targets
             ):
-                names.update(_texts(node.value.elts))
+                names.update(texts(node.value.elts))
     return names
 
 
@@ -212,7 +199,7 @@ def compiled_time(binary: bytes) -> ImportTime:
 class _Context:
     """The conditions of a statement; `guarded` if the source does not decide them, or the module survives a failure."""
 
-    tests: _Tests = ()
+    tests: Tests = ()
     guarded: bool = False
     typing: bool = False  # only type checkers read it
     trying: bool = False  # in a block of `try`
@@ -231,6 +218,10 @@ class _Reader:
         self._assigned = list(_assignments(tree.body))
         self._rebound = {bound for bound, _ in self._assigned}
         self.values = _single_values(self._assigned)
+        self._annotations_stay_texts = any(
+            isinstance(node, ast.ImportFrom) and node.module == "__future__" and "annotations" in _imported_names(node)
+            for node in tree.body
+        )
 
     def lazy(self) -> dict[str, str]:
         """Return the names that only type checkers see imported, with their modules."""
@@ -264,12 +255,14 @@ class _Reader:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 defaults = [*node.args.defaults, *filter(None, node.args.kw_defaults)]
                 self._expressions([*node.decorator_list, *defaults], context)
+                self._annotations([*_annotations(node.args), *filter(None, [node.returns])], context)
             case ast.Try() | ast.TryStar() | ast.With() | ast.AsyncWith() | ast.ClassDef():
                 self._block(node, context)
             case ast.For() | ast.AsyncFor() | ast.While() | ast.Match():
                 self._loop(node, context)
             case _:
                 self._expressions([node], context)
+                self._annotations([node.annotation] if isinstance(node, ast.AnnAssign) else [], context)
         return context
 
     def _block(self, node: ast.Try | ast.TryStar | ast.With | ast.AsyncWith | ast.ClassDef, context: _Context) -> None:
@@ -296,68 +289,76 @@ class _Reader:
             self.read(node.body, unknown)
             self.read(node.orelse, unknown)
             return unknown if _leaves(node.body, context) else context
-        opposite = _opposite(decision)
-        otherwise = replace(context, tests=(*context.tests, *opposite)) if isinstance(opposite, tuple) else unknown
+        otherwise_tests = opposite(decision)
+        otherwise = (
+            replace(context, tests=(*context.tests, *otherwise_tests))
+            if isinstance(otherwise_tests, tuple)
+            else unknown
+        )
         self.read(node.body, replace(context, tests=(*context.tests, *decision)))
         self.read(node.orelse, otherwise)
         return otherwise if isinstance(node.body[-1], _LEAVES) else context
 
-    def _decision(self, test: ast.expr) -> _Decision:
+    def _decision(self, test: ast.expr) -> Decision:
         """Return whether a condition holds on Linux, or the tests of versions that it consists of."""
         match test:
             case ast.Name(id=name) if name in self.values:
                 return self._decision(self.values[name])
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return _opposite(self._decision(operand))
+                return opposite(self._decision(operand))
             case ast.BoolOp(op=ast.And(), values=values):
-                return _all_of([self._decision(value) for value in values])
-            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARISONS:
-                return self._comparison(left, _COMPARISONS[type(op)], right)
+                return all_of([self._decision(value) for value in values])
+            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in COMPARISONS:
+                return self._comparison(left, COMPARISONS[type(op)], right)
+            case ast.Call(keywords=[]) if asked := asked_version(test):
+                return (asked,)
             case _:
-                return _of_platform(test)
+                return of_platform(test)
 
-    def _comparison(self, left: ast.expr, comparison: str, right: ast.expr) -> _Decision:
-        on_linux = _of_platform(ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]))
+    def _comparison(self, left: ast.expr, comparison: str, right: ast.expr) -> Decision:
+        on_linux = of_platform(ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]))
         if on_linux is not None and comparison in {"==", "!="}:
             return on_linux == (comparison == "==")
         name, version = self._installed(left), self._literal(right)
         if name is None or version is None:
-            name, version, comparison = self._installed(right), self._literal(left), _MIRRORED[comparison]
+            name, version, comparison = self._installed(right), self._literal(left), MIRRORED[comparison]
         if name is None or version is None:
             return None
         return (VersionTest(name, comparison, version),)
 
     def _installed(self, node: ast.expr) -> str | None:
         """Return the distribution, or the top-level module, whose installed version the expression is."""
+        installed: str | None = None
         match node:
             case ast.Name(id=name) if name in self.values:
-                return self._installed(self.values[name])
+                installed = self._installed(self.values[name])
             case ast.Call(func=function, args=[argument], keywords=[]):
                 called = (dotted(function) or [""])[-1]
-                if called in _PARSERS:
-                    return self._installed(argument)
-                is_text = isinstance(argument, ast.Constant) and isinstance(argument.value, str)
-                return argument.value if is_text and called == "version" else None  # type: ignore[attr-defined]
+                if called in PARSERS:
+                    installed = self._installed(argument)
+                elif called == "version":
+                    installed = next(iter(texts([argument])), None)
+            case ast.Attribute(attr="base_version" | "public" | "release", value=value):
+                installed = self._installed(value)
             case ast.Attribute(attr="__version__", value=value):
                 imported = self._imported(value)
-                return imported if imported and "." not in imported else None
+                installed = imported if imported and "." not in imported else None
             case (
                 ast.Attribute(attr="version_info")
                 | ast.Subscript(value=ast.Attribute(attr="version_info"), slice=ast.Slice(lower=None, step=None))
             ):
-                return PYTHON
-            case _:
-                return None
+                installed = PYTHON
+        return installed
 
     def _literal(self, node: ast.expr) -> str | None:
         """Return the version that the expression writes."""
         match node:
             case ast.Name(id=name) if name in self.values:
                 return self._literal(self.values[name])
-            case ast.Call(func=function, args=[argument]) if (dotted(function) or [""])[-1] in _PARSERS:
+            case ast.Call(func=function, args=[argument]) if (dotted(function) or [""])[-1] in PARSERS:
                 return self._literal(argument)
             case ast.Constant(value=str(text)):
-                return text if _is_version(text) else None
+                return text if is_version(text) else None
             case ast.Tuple(elts=elements):
                 numbers = [element.value for element in elements if isinstance(element, ast.Constant)]
                 whole = (
@@ -380,14 +381,14 @@ class _Reader:
     def _require_rows(self, loop: ast.For) -> None:
         """Read `for key in [texts]: require_version_core(TABLE[key])`."""
         keys = self.values.get(loop.iter.id) if isinstance(loop.iter, ast.Name) else loop.iter
-        texts = _texts(keys.elts) if isinstance(keys, ast.List | ast.Tuple) else []
+        required = texts(keys.elts) if isinstance(keys, ast.List | ast.Tuple) else []
         for call in walk(loop):
             match call:
                 case ast.Call(func=function, args=[ast.Subscript(value=table, slice=key), *_]):
                     name = self._imported(table)
-                    is_required = (dotted(function) or [""])[-1] in _REQUIRING
-                    if texts and name and is_required and dotted(key) == dotted(loop.target):
-                        self.required.append(RequiredRows(call.lineno, name, tuple(texts)))
+                    is_required = (dotted(function) or [""])[-1] in REQUIRING
+                    if required and name and is_required and dotted(key) == dotted(loop.target):
+                        self.required.append(RequiredRows(call.lineno, name, tuple(required)))
 
     def _try(self, node: ast.Try | ast.TryStar, context: _Context) -> None:
         guarded = replace(context, guarded=True)
@@ -448,7 +449,7 @@ class _Reader:
             if isinstance(node, ast.Lambda | ast.IfExp | ast.BoolOp):
                 continue
             if isinstance(node, ast.AnnAssign):
-                pending += [child for child in (node.target, node.value) if child]  # annotations may stay texts
+                pending += [child for child in (node.target, node.value) if child]
                 continue
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
                 if name := self._imported(node):
@@ -458,12 +459,16 @@ class _Reader:
                 self._call(node, context)
             pending += children(node)
 
+    def _annotations(self, nodes: Iterable[ast.AST], context: _Context) -> None:
+        if not self._annotations_stay_texts:
+            self._expressions(nodes, replace(context, tests=(*context.tests, _ANNOTATED)))
+
     def _call(self, node: ast.Call, context: _Context) -> None:
         name = self._imported(node.func)
         if name is None:
             return
         first = node.args[0] if node.args else None
-        if name.rpartition(".")[2] in _REQUIRING and isinstance(first, ast.Constant) and isinstance(first.value, str):
+        if name.rpartition(".")[2] in REQUIRING and isinstance(first, ast.Constant) and isinstance(first.value, str):
             for test in required_tests(first.value):
                 self._refuse(node.lineno, test.opposite(), context)
 
@@ -471,6 +476,16 @@ class _Reader:
         is_read = name.partition(".")[0] not in _STANDARD or removed_name(name)
         if is_read and not context.guarded and not context.typing:
             self.names.append(ImportedName(name, modules, line, context.tests))
+
+
+def _imported_names(node: ast.ImportFrom) -> set[str]:
+    return {alias.name for alias in node.names}
+
+
+def _annotations(arguments: ast.arguments) -> Iterator[ast.expr]:
+    """Yield the annotations of parameters."""
+    every = [*arguments.posonlyargs, *arguments.args, arguments.vararg, *arguments.kwonlyargs, arguments.kwarg]
+    yield from (argument.annotation for argument in every if argument and argument.annotation)
 
 
 def _assignments(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.expr | None]]:
@@ -523,59 +538,6 @@ def _single_values(assignments: Iterable[tuple[str, ast.expr | None]]) -> dict[s
             if isinstance(node, ast.Name) and node.id in single
         )
     }
-
-
-def _opposite(decision: _Decision) -> _Decision:
-    """Return the opposite of a decision; None for several tests, of which one must fail."""
-    if isinstance(decision, tuple):
-        return (decision[0].opposite(),) if len(decision) == 1 else None
-    return None if decision is None else not decision
-
-
-def _all_of(decisions: Iterable[_Decision]) -> _Decision:
-    tests: list[VersionTest] = []
-    unknown = False
-    for decision in decisions:
-        if decision is False:
-            return False
-        if decision is None:
-            unknown = True
-        elif isinstance(decision, tuple):
-            tests += decision
-    return None if unknown else tuple(tests) or True
-
-
-def _of_platform(test: ast.expr) -> bool | None:
-    """Return whether a constant or a test of the operating system holds on Linux; None for any other test."""
-    match test:
-        case ast.Constant(value=bool(value)):
-            return value
-        case ast.Compare(left=left, ops=[ast.Eq()], comparators=[ast.Constant(value=str(system))]):
-            subject = ".".join(dotted(left.func if isinstance(left, ast.Call) else left) or [])
-            linux = {"sys.platform": "linux", "os.name": "posix", "platform.system": "Linux"}.get(subject)
-            return None if linux is None else system == linux
-        case ast.Call(func=function, args=[ast.Constant(value=str(system))]):
-            return "linux".startswith(system) if dotted(function) == ["sys", "platform", "startswith"] else None
-        case _:
-            return None
-
-
-def required_tests(text: str) -> list[VersionTest]:
-    """Return the tests of a requirement, each of which must hold."""
-    try:
-        requirement = Requirement(text)
-    except InvalidRequirement:
-        return []
-    specifiers = [specifier for specifier in requirement.specifier if specifier.operator in _OPPOSITE]
-    return [VersionTest(requirement.name, specifier.operator, specifier.version) for specifier in specifiers]
-
-
-def _is_version(text: str) -> bool:
-    try:
-        Version(text)
-    except InvalidVersion:
-        return False
-    return True
 
 
 def _leaves(body: list[ast.stmt], context: _Context) -> bool:

@@ -7,7 +7,7 @@ import posixpath
 import re
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 
 LONGEST = 2 << 20  # bytes of a source; the longest of vllm and transformers have 0.5 MB
@@ -59,6 +59,25 @@ def dotted(node: ast.expr) -> list[str] | None:
         names.append(node.attr)
         node = node.value
     return [node.id, *reversed(names)] if isinstance(node, ast.Name) else None
+
+
+def texts(nodes: Iterable[ast.expr | None]) -> list[str]:
+    """Return the texts of constants, none if a node is not a text."""
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return texts if len(texts) == len(list(nodes)) else []
+
+
+# Statements that import a module by its whole name, in any block.
+_IMPORTS = re.compile(rb"^[ \t]*(?:from[ \t]+(\w[\w.]*)[ \t]+import\b|import[ \t]+(\w[\w., \t]*))", re.MULTILINE)
+
+
+def imported_tops(source: bytes) -> frozenset[str]:
+    """Return the top-level modules that a source names in import statements, in the time of a search.
+
+    Texts that look like statements count. Relative imports do not.
+    """
+    names = (name for one, several in _IMPORTS.findall(source) for name in (one or several).split(b","))
+    return frozenset(top.decode() for name in names if (top := name.strip().partition(b".")[0].partition(b" ")[0]))
 
 
 _SKIPPED = {"ctx", "op", "ops", "names"}  # contexts, operators, names of import statements: nothing is below them

@@ -7,7 +7,7 @@ import hashlib
 import io
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -25,6 +25,8 @@ _LONGEST_DIRECTORY = 8 << 20  # bytes; torch's has 1.5 MB
 # zipfile and zlib raise these for damaged archives, other files, and archives of a future version.
 DAMAGED = (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError)
 _BLOCK = 64 << 10  # bytes that a request asks for at least
+_HEADER = 1 << 10  # bytes of a local header at most, in wheels
+_LONGEST_RUN = 64  # blocks that one request asks for
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,12 @@ def archive(client: Client, link: IndexLink) -> Iterator[zipfile.ZipFile]:
         raise FetchError(f"{link.filename} cannot be read in parts", code="fetch-no-ranges", why=str(error)) from error
 
 
+def prefetch(archive: zipfile.ZipFile, members: Iterable[zipfile.ZipInfo]) -> None:
+    """Fetch members of an opened wheel that will be read, with few requests. Raises FetchError."""
+    remote: _Remote = archive.fp  # type: ignore[assignment]
+    remote.prefetch((member.header_offset, member.header_offset + member.compress_size + _HEADER) for member in members)
+
+
 def bounded(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
     """Return the bytes of a member. Raises BadZipFile for one that is too long, or not compressed as in wheels."""
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
@@ -171,25 +179,40 @@ class _Remote(io.RawIOBase):
             return b""
         if end - self._at > _LONGEST_DIRECTORY:
             raise zipfile.BadZipFile(f"more than {_LONGEST_DIRECTORY >> 20} MiB of it would have to be read")
-        first, last = (self._size - self._at - 1) // _BLOCK, (self._size - end) // _BLOCK
-        missing = [number for number in range(first, last - 1, -1) if number not in self._blocks]
-        for run in _runs(missing):
+        first, last = self._span(self._at, end)
+        self._fetch(range(first, last - 1, -1))
+        data = b"".join(self._blocks[number] for number in range(first, last - 1, -1))
+        offset = self._at - max(0, self._size - (first + 1) * _BLOCK)
+        data, self._at = data[offset : offset + end - self._at], end
+        return data
+
+    def prefetch(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Read ranges of bytes, from a first to before a last one, with few requests."""
+        wanted: set[int] = set()
+        for start, end in ranges:
+            first, last = self._span(start, min(end, self._size))
+            wanted.update(range(last, first + 1))
+        self._fetch(sorted(wanted, reverse=True))
+
+    def _span(self, start: int, end: int) -> tuple[int, int]:
+        """Return the numbers of the first and the last block of a range that is not empty."""
+        return (self._size - start - 1) // _BLOCK, (self._size - end) // _BLOCK
+
+    def _fetch(self, numbers: Iterable[int]) -> None:
+        """Read blocks, by falling numbers."""
+        for run in _runs([number for number in numbers if number not in self._blocks]):
             start = max(0, self._size - (run[0] + 1) * _BLOCK)
             piece = self._client.piece(self._url, start, self._size - run[-1] * _BLOCK - start)
             for number in run:
                 offset = max(0, self._size - (number + 1) * _BLOCK) - start
                 self._blocks[number] = piece[offset : self._size - number * _BLOCK - start]
-        data = b"".join(self._blocks[number] for number in range(first, last - 1, -1))
-        offset = self._at - max(0, self._size - (first + 1) * _BLOCK)
-        data, self._at = data[offset : offset + end - self._at], end
-        return data
 
 
 def _runs(numbers: Sequence[int]) -> list[list[int]]:
     """Return falling numbers as runs without gaps."""
     runs: list[list[int]] = []
     for number in numbers:
-        if runs and runs[-1][-1] == number + 1:
+        if runs and runs[-1][-1] == number + 1 and len(runs[-1]) < _LONGEST_RUN:
             runs[-1].append(number)
         else:
             runs.append([number])

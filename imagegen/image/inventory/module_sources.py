@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 
 from imagegen.audit.api.import_time import ImportTime, import_time
-from imagegen.audit.api.source import LONGEST
+from imagegen.audit.api.source import LONGEST, imported_tops
 from imagegen.audit.model import Package
 from imagegen.audit.module_facts import MODULES_FORMAT, packed_modules, read_modules
 from imagegen.audit.readers.installation import InstalledFile, installation, relative, site_packages
@@ -36,6 +36,15 @@ class TreeModules:
         content = read_file(self._tree, join(self._site, path), _longest(path))
         return None if content is None else import_time(path, content)
 
+    def importing(self, package: Package, tops: Collection[str]) -> Collection[str]:
+        """Return the paths of a package's sources that may import one of the top-level modules."""
+        sources = (
+            (path, read_file(self._tree, join(self._site, path), LONGEST))
+            for path in package.files
+            if path.endswith(".py")
+        )
+        return [path for path, source in sources if source and not imported_tops(source).isdisjoint(tops)]
+
     def close(self) -> None:
         """Keep nothing: files of an environment may change."""
 
@@ -63,6 +72,13 @@ class WheelModules(StoredModules):
         if module:
             self._used[key] = module
         return module
+
+    def importing(self, package: Package, tops: Collection[str]) -> Collection[str]:
+        """Return the paths as `ModuleReader`; of a lock that was read before, all that were read then."""
+        if self._of_lock:
+            paths = (key.partition(":") for key in self._of_lock)
+            return [path for name, _, path in paths if name == package.name]
+        return super().importing(package, tops)
 
     def wheel_hash(self, name: str) -> str:
         """Return the wheel's sha256, with a mark if its RECORD is ignored."""
