@@ -75,11 +75,11 @@ def failures(packages: Iterable[Package], python: str | None, modules: ModuleRea
     at_import = set(walk.failures)
     walk.follow(entry_point for package in walk.packages for entry_point in package.entry_points)
     walk.follow(walk.parts())
-    found = {
+    failing = {
         key: failure if key in at_import else failure._replace(share=walk.share_of(failure))
         for key, failure in walk.failures.items()
     }
-    return sorted(found.values(), key=lambda failure: (failure.package.name, failure.path, failure.line))
+    return sorted(failing.values(), key=lambda failure: (failure.package.name, failure.path, failure.line))
 
 
 def top_modules(package: Package) -> list[str]:
@@ -111,12 +111,12 @@ def check(subject: Subject) -> Iterator[Finding]:
     """
     if subject.modules is None:
         return
-    found = failures(subject.packages, subject.python, subject.modules)
+    failed = failures(subject.packages, subject.python, subject.modules)
     subject.modules.close()
     if unread := sorted(subject.modules.unread):
         yield Finding(Severity.INFO, "api-unread", "", None, f"{counted(len(unread), 'package')}", few(unread, _SHOWN))
     groups: dict[tuple[str, ...], list[Failure]] = {}
-    for failure in found:
+    for failure in failed:
         file = failure.path if failure.line else f"compiled for {failure.provider}"
         groups.setdefault((str(failure.package), str(failure.provider) if failure.share else file), []).append(failure)
     for (package, *_), failing in groups.items():
@@ -127,8 +127,8 @@ def check(subject: Subject) -> Iterator[Finding]:
             details = (reach, str(first.share), *few([f"{failure.path} {failure}" for failure in further], _SHOWN))
         else:
             severity = Severity.ERROR
-            others = [str(failure) if failure.line else failure.path for failure in further]
-            details = (reach, *few(others, _SHOWN))
+            further_lines = [str(failure) if failure.line else failure.path for failure in further]
+            details = (reach, *few(further_lines, _SHOWN))
         yield Finding(severity, "api-import", package, first.path, str(first), details)
 
 
@@ -217,8 +217,8 @@ class _Walk:
     def _uses(self, module: str, provider: Package | None) -> bool:
         """Return whether a module imports one of the provider."""
         for name in self._read_modules[module].names:
-            parts = (*parents(name.name), name.name)
-            files = [file for part in parts if (file := self._files.get(part))]
+            modules = (*parents(name.name), name.name)
+            files = [file for loaded in modules if (file := self._files.get(loaded))]
             if files and files[-1].package is provider:
                 return True
         return False

@@ -119,7 +119,7 @@ def _explained(sources: Sources, question: Question) -> _Explained:
 def _with_imports(sources: Sources, question: Question) -> tuple[Knowledge, frozenset[str]]:
     """Return the knowledge with the imports between pinned packages, and the packages whose imports were compared.
 
-    The harvested imports are those of top-level modules, so that wheels are read for the optional parts.
+    Wheels are read for imports of optional parts, which are not harvested.
     """
     knowledge = sources.knowledge
     pins = compared_releases(question, knowledge.metadata)

@@ -222,8 +222,8 @@ def missing_extras(question: Question, metadata: MetadataCache) -> dict[str, lis
 
 def required_by_others(question: Question, metadata: MetadataCache) -> frozenset[str]:
     """Return the named packages that some release in question of another named one requires."""
-    every = requirements(question, metadata, some=True)
-    return frozenset(statement.name for statement in every) & question.facts.packages.keys()
+    statements = requirements(question, metadata, some=True)
+    return frozenset(statement.name for statement in statements) & question.facts.packages.keys()
 
 
 def requirements(question: Question, metadata: MetadataCache, *, some: bool = False) -> Iterator[Statement]:

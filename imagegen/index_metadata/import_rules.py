@@ -87,7 +87,8 @@ def read_imports(
 def _distinct(failed: Iterable[FailedImport]) -> list[FailedImport]:
     """Return the failures, of those in optional parts only the first about each provider."""
     distinct = {
-        (one.package, one.provider, *([] if one.share else [one.path, one.line])): one for one in reversed(list(failed))
+        (failure.package, failure.provider, *([] if failure.share else [failure.path, failure.line])): failure
+        for failure in reversed(list(failed))
     }
     return list(reversed(distinct.values()))
 

@@ -484,8 +484,9 @@ def _imported_names(node: ast.ImportFrom) -> set[str]:
 
 def _annotations(arguments: ast.arguments) -> Iterator[ast.expr]:
     """Yield the annotations of parameters."""
-    every = [*arguments.posonlyargs, *arguments.args, arguments.vararg, *arguments.kwonlyargs, arguments.kwarg]
-    yield from (argument.annotation for argument in every if argument and argument.annotation)
+    keyword_names = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    parameters = [*keyword_names, arguments.vararg, arguments.kwarg]
+    yield from (argument.annotation for argument in parameters if argument and argument.annotation)
 
 
 def _assignments(body: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.expr | None]]:
