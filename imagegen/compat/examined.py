@@ -20,18 +20,17 @@ Examined = Literal["metadata", "wheel", "imports", "builds", "rules"]
 
 
 def compared_releases(question: Question, metadata: MetadataCache) -> dict[str, str]:
-    """Return the known releases with wheels that a question pins together, without labels.
+    """Return the known releases that a question pins together, without labels.
 
     None of a cell, whose audit reads all, and of a file, which pins too many for a question to read.
     """
     if question.cell or question.file:
         return {}
     pins = {name: release for name in question.facts.packages if (release := pinned_release(question, name))}
-    releases = {name: listed.package.releases for name in pins if (listed := metadata.of(name))}
     compared = {
         name: release
         for name, release in pins.items()
-        if (entry := releases.get(name, {}).get(release)) and entry.wheels
+        if (listed := metadata.of(name)) and release in listed.package.releases
     }
     return compared if len(compared) > 1 else {}
 
@@ -63,9 +62,14 @@ def _read(name: str, question: Question, knowledge: Knowledge, imports_read: Col
 def unread_releases(
     question: Question, metadata: MetadataCache, examined: Mapping[str, Sequence[Examined]]
 ) -> dict[str, str]:
-    """Return the releases that are pinned together of which no file was read."""
-    releases = compared_releases(question, metadata).items()
-    return {name: release for name, release in releases if not {"wheel", "imports", "builds"} & set(examined[name])}
+    """Return the releases with wheels that are pinned together and of which no file was read."""
+    return {
+        name: release
+        for name, release in compared_releases(question, metadata).items()
+        if not {"wheel", "imports", "builds"} & set(examined[name])
+        and (listed := metadata.of(name))
+        and listed.package.releases[release].wheels
+    }
 
 
 def with_unread(explanation: Explanation, question: Question, unread: Mapping[str, str]) -> Explanation:

@@ -1,17 +1,21 @@
-"""The Python modules of released wheels, read from an index by ranges of their archives.
+"""The Python modules of releases on an index, read by ranges of their wheels, or from the sdist if there is no wheel.
 
-The store keeps the list of the modules in a release's wheel.
+The store keeps the list of the modules of a release.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
+import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from io import BytesIO
 
-from packaging.utils import parse_wheel_filename
+from packaging.utils import parse_sdist_filename, parse_wheel_filename
 from packaging.version import Version
 
 from imagegen.audit.api.source import LONGEST
@@ -27,13 +31,15 @@ from imagegen.index_metadata.stored_modules import StoredModules
 from imagegen.oci.documents import digest_of
 
 OFFLINE = "UV_OFFLINE"  # uv's variable: no index is asked
+_LONGEST_SDIST = 32 << 20  # bytes; deepspeed's has 1.5 MB, flash-attn's 8 MB
+_LONGEST_UNPACKED = 256 << 20  # bytes of an sdist's archive that are read
 _SAID = 20 << 20  # bytes; more is said before it is read
 _INSTALLED = re.compile(r"^[^/]+\.data/(?:purelib|platlib)/")
 
 
 @dataclass(frozen=True)
 class WheelFiles:
-    """A wheel on the index, and the sizes in bytes of its modules in the archive, by path below site-packages."""
+    """A wheel or sdist on the index, and the sizes in bytes of its modules in the archive, by path when installed."""
 
     filename: str
     url: str
@@ -59,6 +65,7 @@ class IndexModules(StoredModules):
         self._opened = ExitStack()
         self._files: dict[str, WheelFiles] = {}  # by package, as the following
         self._archives: dict[str, tuple[zipfile.ZipFile, Mapping[str, zipfile.ZipInfo]]] = {}
+        self._sdists: dict[str, dict[str, bytes]] = {}  # their sources by path
 
     def package(self, name: str, version: str) -> Package | None:
         """Return a release with the modules of the wheel that an installer takes; None if it is not available."""
@@ -76,8 +83,11 @@ class IndexModules(StoredModules):
         key = digest_of(f"{url}\n{name}\n{version}\n{self._target.python}\n{self._target.machine}".encode())
         files = _FILES.get(self._context.store, key)
         if files is None and url and not self._offline and (link := self._link(url, name, version)) and link.sha256:
-            members = self._members(name, link)
-            modules = {path: info.compress_size for path, info in members.items() if path.endswith((".py", ".so"))}
+            if link.filename.endswith(".whl"):
+                sizes = {path: info.compress_size for path, info in self._members(name, link).items()}
+            else:
+                sizes = {path: len(source) for path, source in self._sdist(name, link).items()}
+            modules = {path: size for path, size in sizes.items() if path.endswith((".py", ".so"))}
             files = WheelFiles(link.filename, link.url, link.sha256, modules)
             _FILES.put(self._context.store, key, files)
         return files
@@ -89,6 +99,8 @@ class IndexModules(StoredModules):
     def source(self, name: str, path: str) -> bytes | None:
         """Return a file of the wheel, fetched as a range of it."""
         files = self._files[name]
+        if not files.filename.endswith(".whl"):
+            return self._sdist(name, IndexLink(files.filename, files.url, files.sha256)).get(path)
         member = self._members(name, IndexLink(files.filename, files.url, files.sha256)).get(path)
         if member is None or member.file_size > (LONGEST if path.endswith(".py") else wheel_metadata.LONGEST):
             return None
@@ -102,10 +114,10 @@ class IndexModules(StoredModules):
     def sources(self, name: str, paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         """Yield files of the wheel, of which few requests fetch all."""
         files = self._files[name]
-        members = self._members(name, IndexLink(files.filename, files.url, files.sha256))
-        wanted = [path for path in paths if path in members]
-        wheel_metadata.prefetch(self._archives[name][0], (members[path] for path in wanted))
-        return super().sources(name, wanted)
+        if files.filename.endswith(".whl"):
+            members = self._members(name, IndexLink(files.filename, files.url, files.sha256))
+            wheel_metadata.prefetch(self._archives[name][0], [members[path] for path in paths if path in members])
+        return super().sources(name, paths)
 
     def announce(self) -> None:
         """Say how many bytes may be read, if they are many."""
@@ -121,8 +133,23 @@ class IndexModules(StoredModules):
 
     def _link(self, url: str, name: str, version: str) -> IndexLink | None:
         links = package_index.project(self._client, url, name)
-        wheels = [link for link in links if _version(link.filename) == Version(version)]
-        return self._target.best((link.filename, link) for link in wheels)
+        released = [link for link in links if _version(link.filename) == Version(version)]
+        wheels = [(link.filename, link) for link in released if link.filename.endswith(".whl")]
+        sdists = [link for link in released if link.filename.endswith(".tar.gz")]
+        return self._target.best(wheels) if wheels else next(iter(sdists), None)
+
+    def _sdist(self, name: str, link: IndexLink) -> dict[str, bytes]:
+        """Return the sources of an sdist, by path below its directory or src."""
+        if name not in self._sdists:
+            if self._offline:
+                raise FetchError(f"{link.filename} is not read offline", code="fetch-offline")
+            if self._client.size(link.url) > _LONGEST_SDIST:
+                raise FetchError(f"{link.filename} is longer than {_LONGEST_SDIST >> 20} MiB", code="fetch-missing")
+            archive = self._client.get(link.url)
+            if hashlib.sha256(archive).hexdigest() != link.sha256:
+                raise FetchError(f"{link.filename} cannot be used", why="its sha256 differs from the index")
+            self._sdists[name] = sdist_sources(archive)
+        return self._sdists[name]
 
     def _members(self, name: str, link: IndexLink) -> Mapping[str, zipfile.ZipInfo]:
         if name not in self._archives:
@@ -139,8 +166,25 @@ def is_offline(settings: Settings) -> bool:
     return settings.env.get(OFFLINE, "").lower() in {"1", "true", "yes", "on"}
 
 
+def sdist_sources(archive: bytes) -> dict[str, bytes]:
+    """Return the Python sources of an sdist by path, without its directory and a src below it.
+
+    Sources of a damaged archive, or after too many bytes, are left out.
+    """
+    sources: dict[str, bytes] = {}
+    with suppress(tarfile.TarError, OSError, EOFError, zlib.error), tarfile.open(fileobj=BytesIO(archive)) as members:
+        for member in members:
+            path = member.name.partition("/")[2].removeprefix("src/")
+            if path.endswith(".py") and member.size <= LONGEST and (file := members.extractfile(member)):
+                sources[path] = file.read()
+            if member.offset > _LONGEST_UNPACKED:
+                break
+    return sources
+
+
 def _version(filename: str) -> Version | None:
+    parse_filename = parse_wheel_filename if filename.endswith(".whl") else parse_sdist_filename
     try:
-        return parse_wheel_filename(filename)[1]
+        return parse_filename(filename)[1]
     except ValueError:
         return None

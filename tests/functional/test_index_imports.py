@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from imagegen.compat.facts import Fact, Facts
 from imagegen.core.config import Settings
@@ -13,7 +17,9 @@ from imagegen.core.context import Context
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.index_metadata.import_rules import read_imports
+from imagegen.index_metadata.wheel_modules import sdist_sources
 from tests.support.command_line import Run
+from tests.support.file_trees import as_tar
 from tests.support.package_index import Index, Offer, metadata
 from tests.support.wheels import make_wheel
 
@@ -69,24 +75,24 @@ def test_an_import_of_a_name_that_the_pinned_release_lacks_is_a_conflict(
 
 
 def test_what_was_read_answers_without_an_index(offered: Index, tmp_path: Path) -> None:
-    imports = read_imports(PINS, FACTS, context(offered, tmp_path))
+    imports = read_imports(PINS, (), FACTS, context(offered, tmp_path))
     requests = len(offered.requested)
-    assert read_imports(PINS, FACTS, context(offered, tmp_path)) == imports
-    assert read_imports(PINS, FACTS, context(offered, tmp_path, UV_OFFLINE="1")) == imports
+    assert read_imports(PINS, (), FACTS, context(offered, tmp_path)) == imports
+    assert read_imports(PINS, (), FACTS, context(offered, tmp_path, UV_OFFLINE="1")) == imports
     assert len(offered.requested) == requests
     assert ([rule.conflict for rule in imports.rules], imports.read) == ([{"hub": "==2.0"}], {"app", "hub"})
 
 
 def test_modules_that_are_known_are_not_read_again(offered: Index, tmp_path: Path) -> None:
-    read_imports(PINS, FACTS, context(offered, tmp_path))
+    read_imports(PINS, (), FACTS, context(offered, tmp_path))
     requests = len(offered.requested)
-    read_imports({"app": "1.0", "hub": "1.0"}, FACTS, context(offered, tmp_path))
+    read_imports({"app": "1.0", "hub": "1.0"}, (), FACTS, context(offered, tmp_path))
     assert not [path for _, path, _ in offered.requested[requests:] if path.startswith("/files/app")]
 
 
 @pytest.mark.parametrize("env", [{"UV_OFFLINE": "1"}, {"PIP_INDEX_URL": "http://127.0.0.1:9/simple"}])
 def test_a_package_that_cannot_be_read_is_not_examined(offered: Index, tmp_path: Path, env: dict[str, str]) -> None:
-    imports = read_imports(PINS, FACTS, context(offered, tmp_path, **env))
+    imports = read_imports(PINS, (), FACTS, context(offered, tmp_path, **env))
     assert (imports.rules, imports.read) == ([], frozenset())
     assert not offered.requested
 
@@ -109,17 +115,58 @@ def test_a_failure_that_another_package_reaches_names_it(offered: Index, tmp_pat
     offer(offered, tmp_path, "hub", "3.0", {"hub/__init__.py": "", "hub/extra.py": "from low import gone\n"})
     offer(offered, tmp_path, "low", "1.0", {"low.py": ""})
     offer(offered, tmp_path, "big", "1.0", {"big.py": "import hub.extra\n"})
-    alone = read_imports({"hub": "3.0", "low": "1.0"}, FACTS, context(offered, tmp_path))
-    assert alone.rules == []
-    (rule,) = read_imports({"big": "1.0", "hub": "3.0", "low": "1.0"}, FACTS, context(offered, tmp_path)).rules
+    (rule,) = read_imports({"big": "1.0", "hub": "3.0", "low": "1.0"}, (), FACTS, context(offered, tmp_path)).rules
     assert (rule.when, rule.conflict) == ({"hub": "==3.0", "big": "==1.0"}, {"low": "==1.0"})
+
+
+@pytest.mark.parametrize(
+    ("failing", "working", "required", "severity"),
+    [
+        (1, 12, (), "warning"),
+        (1, 12, [("app", "hub")], "warning"),
+        (6, 5, (), "error"),  # much of the package
+        (2, 1, [("app", "hub")], "error"),
+        (1, 0, (), "warning"),
+        (1, 0, [("app", "hub")], "error"),
+    ],
+)
+def test_a_part_is_an_error_if_it_is_much_of_a_package_or_of_what_requires_the_other(
+    offered: Index, tmp_path: Path, failing: int, working: int, required: list[tuple[str, str]], severity: str
+) -> None:
+    parts = {f"big/f{number}.py": "from hub import Old\n" for number in range(failing)}
+    parts |= {f"big/w{number}.py": "import hub\n" for number in range(working)}
+    parts |= {f"big/own{number}.py": "" for number in range(40)}
+    offer(offered, tmp_path, "big", "1.0", {"big/__init__.py": "", **parts})
+    pairs = {("big", provider) for _, provider in required}
+    (rule,) = read_imports({"big": "1.0", "hub": "2.0"}, pairs, FACTS, context(offered, tmp_path)).rules
+    assert (rule.severity, rule.when, rule.conflict) == (severity, {"big": "==1.0"}, {"hub": "==2.0"})
+
+
+@pytest.mark.parametrize(("above", "is_intact"), [("old-1.0/", True), ("old-1.0/src/", True), ("old-1.0/", False)])
+def test_a_release_without_wheels_is_read_from_its_sdist(
+    offered: Index, tmp_path: Path, above: str, is_intact: bool
+) -> None:
+    sources = {"old-1.0/setup.py": b"import never\n", f"{above}old/__init__.py": b"from hub import Old\n"}
+    offered.files["/files/old-1.0.tar.gz"] = archive = gzip.compress(as_tar(sources))
+    offered.page("old", Offer("old-1.0.tar.gz", sha256=hashlib.sha256(archive if is_intact else b"").hexdigest()))
+    imports = read_imports({"old": "1.0", "hub": "2.0"}, (), FACTS, context(offered, tmp_path))
+    assert [rule.when for rule in imports.rules] == ([{"old": "==1.0"}] if is_intact else [])
+    assert imports.read == ({"old", "hub"} if is_intact else {"hub"})
+
+
+@settings(max_examples=50)
+@given(st.binary(max_size=200), st.integers(0, 400))
+def test_a_damaged_sdist_raises_nothing(damage: bytes, start: int) -> None:
+    archive = gzip.compress(as_tar({"old-1.0/old.py": b"import hub"}))
+    sources = sdist_sources(archive[:start] + damage + archive[start + len(damage) :])
+    assert sources.keys() <= {"old.py"}
 
 
 def test_a_module_that_setuptools_brings_back_is_a_warning(offered: Index, tmp_path: Path) -> None:
     offer(offered, tmp_path, "old", "1.0", {"old.py": "import distutils\n"})
     offer(offered, tmp_path, "older", "1.0", {"older.py": "import imp\n"})
     python = Facts({}, {"python": Fact.exactly("3.12")}, {}, closed=False)
-    rules = read_imports({"old": "1.0", "older": "1.0"}, python, context(offered, tmp_path)).rules
+    rules = read_imports({"old": "1.0", "older": "1.0"}, (), python, context(offered, tmp_path)).rules
     severities = {rule.leaders: (rule.severity, dict(rule.unless)) for rule in rules}
     assert sorted(severities.values(), key=str) == [("error", {}), ("warning", {"setuptools": ""})]
 
@@ -128,5 +175,5 @@ def test_a_damaged_wheel_is_not_examined(offered: Index, tmp_path: Path) -> None
     path = "/files/hub-2.0-py3-none-any.whl"
     start = offered.files[path].index(b"hub/__init__.py") + len("hub/__init__.py")
     offered.files[path] = offered.files[path][:start] + b"\xff" * 8 + offered.files[path][start + 8 :]
-    imports = read_imports(PINS, FACTS, context(offered, tmp_path))
+    imports = read_imports(PINS, (), FACTS, context(offered, tmp_path))
     assert (imports.rules, imports.read) == ([], {"app"})
