@@ -15,7 +15,7 @@ from typing import NamedTuple
 from packaging.version import InvalidVersion, Version
 
 from imagegen.audit.api.conditions import PYTHON, VersionTest, required_tests
-from imagegen.audit.api.exports import HOOK, OPEN, Module, parents
+from imagegen.audit.api.exports import CREATES, HOOK, OPEN, Module, parents
 from imagegen.audit.api.import_time import ImportedName, ImportTime, RequiredRows, removed_name
 from imagegen.audit.api.lookup import Api
 from imagegen.audit.api.source import is_package, module_name
@@ -284,17 +284,24 @@ class _Walk:
         if missing := self._missing[key]:
             above = missing.rpartition(".")[0]
             parent = self._files[above]
-            if parent and parent.package is not file.package and not self._is_hooked(above):
+            if parent and parent.package is not file.package and not self._may_be_created(missing):
                 self._fail(module, file, name.line, missing, parent.package)
             return
         for imported in self._loaded(name, module):
             self._loads[module].add(imported)
             self._reach_module(imported, self._reach[module], pending)
 
-    def _is_hooked(self, module: str) -> bool:
-        """Return whether the module imports one that may define names of others, by a hook of the import system."""
-        imported = (name.name for name in self.read(module).names if name.name in self._files)
-        return any(HOOK in self.read(name).defined.names for name in (module, *imported))
+    def _may_be_created(self, missing: str) -> bool:
+        """Return whether the sources do not show if a name exists.
+
+        It may exist if the module above it imports one that changes how Python finds modules, or if a package above it
+        creates modules. Modules have names in lower case.
+        """
+        above, _, last = missing.rpartition(".")
+        loaded = (name.name for name in self.read(above).names if name.name in self._files)
+        if any(HOOK in self.read(name).defined.names for name in (above, *loaded)):
+            return True
+        return last.islower() and any(CREATES in self.read(name).defined.names for name in (*parents(above), above))
 
     def _loaded(self, name: ImportedName, module: str) -> Iterator[str]:
         """Yield the modules that the name loads: its own, and the one from which a lazy package takes its last part.

@@ -185,6 +185,19 @@ def test_only_code_that_creates_modules_answers_an_import_of_a_missing_module(in
     assert [line for _, line, _ in failing({"app": app, "hub": hub})] == lines
 
 
+@pytest.mark.parametrize(
+    ("init", "lines"),
+    [
+        ("for old in MOVED:\n    sys.modules[f'{__name__}.{old}'] = new\n", [2]),
+        ("sys.modules[__name__] = Lazy()\nNever = 1\n", [1, 2]),
+    ],
+)
+def test_modules_below_a_package_that_creates_some_may_exist(init: str, lines: list[int]) -> None:
+    hub = {"hub/__init__.py": init, "hub/low/__init__.py": ""}
+    app = {"app/__init__.py": "import hub.low.gone\nfrom hub.low import Gone\n"}
+    assert [line for _, line, _ in failing({"app": app, "hub": hub})] == lines
+
+
 def test_a_module_that_its_package_imports_does_not_hide_what_the_module_lacks() -> None:
     hub = {"hub/__init__.py": "from . import json as json\n", "hub/json.py": "class Decoder: ...\n"}
     app = {"app/__init__.py": "from hub import json\nclass A(json.Encoder): ...\nclass B(json.Decoder): ...\n"}

@@ -46,8 +46,9 @@ class Module:
 
 
 OPEN = Module(open=True)
-# Names that mark modules: an open one whose submodules are those that are installed, and one that may create modules.
-GETATTR, HOOK = "__getattr__()", "sys.meta_path"
+# Names that mark modules: an open one whose submodules are those that are installed, one that changes how Python finds
+# modules, and one that creates modules under computed names.
+GETATTR, HOOK, CREATES = "__getattr__()", "sys.meta_path", "sys.modules[]"
 
 
 def exports(files: Mapping[str, bytes | None]) -> dict[str, Module]:

@@ -32,7 +32,17 @@ from imagegen.audit.api.conditions import (
     opposite,
     required_tests,
 )
-from imagegen.audit.api.exports import GETATTR, HOOK, OPEN, Module, computes_names, is_dynamic, module_of_tree, parents
+from imagegen.audit.api.exports import (
+    CREATES,
+    GETATTR,
+    HOOK,
+    OPEN,
+    Module,
+    computes_names,
+    is_dynamic,
+    module_of_tree,
+    parents,
+)
 from imagegen.audit.api.getattrs import attached_names
 from imagegen.audit.api.source import absolute, children, dotted, is_package, module_name, outline, parse, texts, walk
 from imagegen.audit.api.uses import handles
@@ -49,6 +59,7 @@ _OLD_PROTOC = re.compile(rb"^\w+ = _descriptor\.(?:File|Enum)?Descriptor\(", re.
 # google/protobuf/runtime_version.py.
 _NEW_PROTOC = re.compile(rb"\.ValidateProtobufRuntimeVersion\(\s*[\w.]+\.PUBLIC,\s*(\d+),\s*(\d+),\s*(\d+),")
 _ANNOTATED = VersionTest(PYTHON, "<", "3.14")  # Pythons that evaluate annotations at once (PEP 649)
+_CREATING = re.compile(rb"\bmodules\[(?!__name__\]|[\"'])[^\n=]+\] = ")
 _LAZY = (b"__getattr__", b"_LazyModule")  # PEP 562, and the class of transformers that diffusers and others copy
 
 
@@ -178,10 +189,11 @@ def _declared(tree: ast.Module) -> set[str]:
 def _marks(defined: Module, tree: ast.Module, source: bytes) -> frozenset[str]:
     """Return `GETATTR` if only attribute lookups of the module answer more names than it defines, not imports.
 
-    Return `HOOK` if the module changes how Python finds modules.
+    Return `HOOK` if the module changes how Python finds modules, and `CREATES` if it creates modules under computed
+    names, as transformers 5 does for modules that it renamed.
     """
     is_lazy = defined.open and b"__path__" not in source and not computes_names(tree, source)
-    marks = {GETATTR: is_lazy, HOOK: b"sys.meta_path" in source}
+    marks = {GETATTR: is_lazy, HOOK: b"sys.meta_path" in source, CREATES: bool(_CREATING.search(source))}
     return frozenset(mark for mark, is_set in marks.items() if is_set)
 
 
