@@ -24,6 +24,7 @@ from imagegen.audit.model import Finding, ModuleReader, Package, Severity, Subje
 from imagegen.core.text import counted
 
 _SHOWN = 20  # lines of details
+_HOPS = 4  # modules from one that uses _LazyModule to the one that defines it
 # Top-level modules that packages install by mistake, or for their own development.
 _DEVELOPMENT = {"benchmark", "benchmarks", "bin", "conftest", "doc", "docs", "example", "examples", "scripts", "setup",
                 "test", "tests", "testing", "tool", "tools"}  # fmt: skip
@@ -294,14 +295,27 @@ class _Walk:
     def _may_be_created(self, missing: str) -> bool:
         """Return whether the sources do not show if a name exists.
 
-        It may exist if the module above it imports one that changes how Python finds modules, or if a package above it
-        creates modules. Modules have names in lower case.
+        It may exist if the module above it imports one that changes how Python finds modules, if a package above it
+        creates modules, or if a class of lazy modules answers names with its ending. Modules have names in lower case.
         """
         above, _, last = missing.rpartition(".")
         loaded = (name.name for name in self.read(above).names if name.name in self._files)
         if any(HOOK in self.read(name).defined.names for name in (above, *loaded)):
             return True
+        if last.endswith(self._lazy_suffixes(above)):
+            return True
         return last.islower() and any(CREATES in self.read(name).defined.names for name in (*parents(above), above))
+
+    def _lazy_suffixes(self, module: str) -> tuple[str, ...]:
+        """Return the endings of names that the module's class of lazy modules answers, which it may import."""
+        for _ in range(_HOPS):
+            if suffixes := tuple(name[1:] for name in self.read(module).defined.names if name.startswith("*")):
+                return suffixes
+            imported = (name.name for name in self.read(module).names if name.name.endswith("._LazyModule"))
+            module = next(imported, "").rpartition(".")[0]
+            if module not in self._files:
+                break
+        return ()
 
     def _loaded(self, name: ImportedName, module: str) -> Iterator[str]:
         """Yield the modules that the name loads: its own, and the one from which a lazy package takes its last part.

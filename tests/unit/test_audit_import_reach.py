@@ -198,6 +198,17 @@ def test_modules_below_a_package_that_creates_some_may_exist(init: str, lines: l
     assert [line for _, line, _ in failing({"app": app, "hub": hub})] == lines
 
 
+def test_a_class_of_lazy_modules_answers_names_with_its_endings() -> None:
+    lazy = "class _LazyModule(ModuleType):\n    def __getattr__(self, name):\n        if name.endswith('Fast'): ...\n"
+    hub = {
+        "hub/__init__.py": "from .utils import _LazyModule\nsys.modules[__name__] = _LazyModule(_structure)\n",
+        "hub/utils/__init__.py": "from .lazy import _LazyModule\n",
+        "hub/utils/lazy.py": f"import sys\n\n\n{lazy}",
+    }
+    app = {"app/__init__.py": "from hub import TokenizerFast\nfrom hub import Tokenizer\n"}
+    assert [line for _, line, _ in failing({"app": app, "hub": hub})] == [2]
+
+
 def test_a_module_that_its_package_imports_does_not_hide_what_the_module_lacks() -> None:
     hub = {"hub/__init__.py": "from . import json as json\n", "hub/json.py": "class Decoder: ...\n"}
     app = {"app/__init__.py": "from hub import json\nclass A(json.Encoder): ...\nclass B(json.Decoder): ...\n"}

@@ -60,6 +60,7 @@ _OLD_PROTOC = re.compile(rb"^\w+ = _descriptor\.(?:File|Enum)?Descriptor\(", re.
 _NEW_PROTOC = re.compile(rb"\.ValidateProtobufRuntimeVersion\(\s*[\w.]+\.PUBLIC,\s*(\d+),\s*(\d+),\s*(\d+),")
 _ANNOTATED = VersionTest(PYTHON, "<", "3.14")  # Pythons that evaluate annotations at once (PEP 649)
 _CREATING = re.compile(rb"\bmodules\[(?!__name__\]|[\"'])[^\n=]+\] = ")
+_SUFFIXES = re.compile(rb"\bname\.endswith\([\"'](\w+)[\"']\)")
 _LAZY = (b"__getattr__", b"_LazyModule")  # PEP 562, and the class of transformers that diffusers and others copy
 
 
@@ -190,10 +191,12 @@ def _marks(defined: Module, tree: ast.Module, source: bytes) -> frozenset[str]:
     """Return `GETATTR` if only attribute lookups of the module answer more names than it defines, not imports.
 
     Return `HOOK` if the module changes how Python finds modules, and `CREATES` if it creates modules under computed
-    names, as transformers 5 does for modules that it renamed.
+    names, as transformers 5 does for modules that it renamed; and "*Fast" if lazy modules answer names with an ending.
     """
     is_lazy = defined.open and b"__path__" not in source and not computes_names(tree, source)
-    marks = {GETATTR: is_lazy, HOOK: b"sys.meta_path" in source, CREATES: bool(_CREATING.search(source))}
+    lazy_class = source.partition(b"\nclass _LazyModule(")[2]
+    suffixes = {f"*{suffix.decode()}": True for suffix in _SUFFIXES.findall(lazy_class)}
+    marks = suffixes | {GETATTR: is_lazy, HOOK: b"sys.meta_path" in source, CREATES: bool(_CREATING.search(source))}
     return frozenset(mark for mark, is_set in marks.items() if is_set)
 
 
