@@ -79,7 +79,8 @@ def measure(work: Path, name: str, case: dict[str, Any]) -> dict[str, Any] | Non
             if finding["id"] == "api-import"
         ]
         result = {"packages": installed, "imports": imports, "findings": findings}
-        imports |= {module: imported(python, module) for module in errors(result) if module not in imports}
+        named = [*errors(result), *parts(result)]
+        imports |= {module: imported(python, module) for module in named if module not in imports}
         return result
     finally:
         if "--keep" not in sys.argv:
@@ -173,6 +174,11 @@ def errors(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {reached(finding): finding for finding in result["findings"] if finding["severity"] == "error"}
 
 
+def parts(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the warnings and notes by the module of an optional part whose import they say fails."""
+    return {reached(finding): finding for finding in result["findings"] if finding["severity"] != "error"}
+
+
 def reached(finding: dict[str, Any]) -> str:
     return str(finding["details"][0]).removeprefix("reached by import ").partition(" > ")[0]
 
@@ -196,6 +202,8 @@ def main(*, misses: bool) -> None:
         pairs = [name for name in cases if name in results and not name.startswith("sound")]
         names = [name for name in pairs if bool(cases[name].get("new")) == is_new]
         print(group, dict(Counter(verdict(results[name]) for name in names)))
+    optional = [result["imports"][module] for result in results.values() for module in parts(result)]
+    print(f"findings about optional parts: {len(optional)}, of which {optional.count('ok')} false")
     names = [name for name in cases if name in results and name.startswith("sound")]
     packages = [len(results[name]["packages"]) for name in names]
     imports = [text for name in names for text in results[name]["imports"].values()]
@@ -207,6 +215,9 @@ def main(*, misses: bool) -> None:
             print(f"\n{outcome}: {name}: {[text for text in result['imports'].values() if text != 'ok']}")
             for finding in errors(result).values():
                 print(f"    {finding['package']}: {finding['path']}: {finding['evidence']}")
+        for module, finding in parts(result).items():
+            if misses and result["imports"][module] == "ok":
+                print(f"\nfalse part: {name}: {module}: {finding['evidence']}")
 
 
 if __name__ == "__main__":

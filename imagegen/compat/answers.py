@@ -205,7 +205,7 @@ def _read_older(sources: Sources, question: Question, names: Collection[str]) ->
 
 
 def _nearest(sources: Sources, question: Question | None, answered: _Explained) -> Sequence[WorkingCombination]:
-    """Return the nearest combinations that work. Each is judged as a question, and names no further unread release."""
+    """Return the nearest combinations that work, without further warnings and unread releases, judged as questions."""
     nearest: list[WorkingCombination] = []
     if question is None or question.unknown:  # no change makes these names known
         return nearest
@@ -219,11 +219,17 @@ def _nearest(sources: Sources, question: Question | None, answered: _Explained) 
             _read(sources, changed, missing)
         changed = complete(changed, sources.knowledge)
         proposed = _explained(sources, changed)
-        if proposed.explanation.answer == "compatible" and proposed.unread.keys() <= answered.unread.keys():
+        works = proposed.explanation.answer == "compatible" and proposed.unread.keys() <= answered.unread.keys()
+        if works and _rules(proposed) <= _rules(answered):
             builds = tuple(needed_builds(changed, sources.matrix, lambda: sources.wheel_catalogue))
             command = question.command(suggestion.changes)
             nearest.append(WorkingCombination(dict(suggestion.changes), command, builds))
     return nearest
+
+
+def _rules(explained: _Explained) -> set[str]:
+    """Return the rules that conflicts and warnings of an answer break."""
+    return {rule.id for conflict in explained.explanation.conflicts for rule in conflict.rules}
 
 
 def _neighbours(sources: Sources, question: Question, explanation: Explanation) -> dict[str, str]:

@@ -91,6 +91,9 @@ def test_annotations_are_evaluated_before_python_3_14(source: str, annotated: se
         ("_NEW", ("hub", ">=", "3")),
         ("parse(parse(hub.__version__).base_version) >= parse('2')", ("hub", ">=", "2")),
         ("parse(hub.__version__).release >= (2, 1)", ("hub", ">=", "2.1")),
+        ("hub.__version__[0] == '2'", ("hub", "major", "2")),
+        ("_FIRST != '2'", ("hub", "not major", "2")),
+        ("hub.core.__version__[:1] == '2'", ("hub.core", "major", "2")),
         ("is_hub_version('<', '2')", ("hub", "<", "2")),
         ("is_low_level_version('>=', '2.0.dev0')", ("low-level", ">=", "2.0.dev0")),
         ("compare_versions('hub', '==', '2')", ("hub", "==", "2")),
@@ -98,7 +101,8 @@ def test_annotations_are_evaluated_before_python_3_14(source: str, annotated: se
     ],
 )
 def test_a_comparison_of_versions_is_kept_as_data(condition: str, test: tuple[str, str, str]) -> None:
-    head = "import sys, hub\n_VERSION = Version(hub.__version__)\n_NEW = _VERSION >= Version('3')\n"
+    head = "import sys, hub.core\n_FIRST = hub.__version__[0]\n_VERSION = Version(hub.__version__)\n"
+    head += "_NEW = _VERSION >= Version('3')\n"
     found = read(f"{head}if {condition}:\n    from low import a\nelse:\n    from low import b\n")
     tests = {name.name: name.tests for name in found.names}
     assert tests["low.a"] == (VersionTest(*test),)

@@ -29,8 +29,11 @@ _OPERATORS = {
     ">=": operator.ge,
     "==": operator.eq,
     "!=": operator.ne,
+    "major": lambda installed, version: installed.major == version.major,
+    "not major": lambda installed, version: installed.major != version.major,
 }
 _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
+_OPPOSITE |= {"major": "not major", "not major": "major"}
 MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
 PARSERS = {"Version", "parse", "LooseVersion", "StrictVersion", "parse_version"}
 # Functions of accelerate, transformers, peft, diffusers and others that compare an installed release.
@@ -44,7 +47,7 @@ class VersionTest(NamedTuple):
     """A comparison of an installed release: of a distribution, of a top-level module's, or of `PYTHON`."""
 
     name: str  # "torch"; "scikit-learn", or "sklearn" as the module is called
-    comparison: str  # "<"
+    comparison: str  # "<"; "major" for the same first number
     version: str
 
     def holds(self, installed: Version) -> bool:

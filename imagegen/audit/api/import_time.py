@@ -48,6 +48,7 @@ from imagegen.audit.api.source import absolute, children, dotted, is_package, mo
 from imagegen.audit.api.uses import handles
 from imagegen.audit.catalogue import data
 
+_MAJOR = {"==": "major", "!=": "not major"}  # comparisons of the first digit
 _LEAVES = (ast.Raise, ast.Return, ast.Continue, ast.Break)
 _STANDARD = sys.stdlib_module_names
 # Source: numpy/__multiarray_api.h of NumPy 1.21 to 2.3, _import_array
@@ -335,11 +336,21 @@ class _Reader:
         if on_linux is not None and comparison in {"==", "!="}:
             return on_linux == (comparison == "==")
         name, version = self._installed(left), self._literal(right)
+        if name is None and version is not None and comparison in _MAJOR:
+            name, comparison = self._major(left), _MAJOR[comparison]
         if name is None or version is None:
-            name, version, comparison = self._installed(right), self._literal(left), MIRRORED[comparison]
+            name, version, comparison = self._installed(right), self._literal(left), MIRRORED.get(comparison, "")
         if name is None or version is None:
             return None
         return (VersionTest(name, comparison, version),)
+
+    def _major(self, node: ast.expr) -> str | None:
+        """Return the distribution in `hub.__version__[0]`, or the top-level module."""
+        match self.values.get(node.id, node) if isinstance(node, ast.Name) else node:
+            case ast.Subscript(value=value, slice=ast.Constant(value=0) | ast.Slice(upper=ast.Constant(value=1))):
+                return self._installed(value)
+            case _:
+                return None
 
     def _installed(self, node: ast.expr) -> str | None:
         """Return the distribution, or the top-level module, whose installed version the expression is."""
@@ -357,7 +368,7 @@ class _Reader:
                 installed = self._installed(value)
             case ast.Attribute(attr="__version__", value=value):
                 imported = self._imported(value)
-                installed = imported if imported and "." not in imported else None
+                installed = imported
             case (
                 ast.Attribute(attr="version_info")
                 | ast.Subscript(value=ast.Attribute(attr="version_info"), slice=ast.Slice(lower=None, step=None))
