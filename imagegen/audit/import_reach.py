@@ -196,14 +196,24 @@ class _Walk:
         for module in pending:  # the list grows
             self._import(module, pending)
 
-    def parts(self) -> Iterator[str]:
-        """Yield the modules that may import another package."""
+    def parts(self) -> list[str]:
+        """Return the modules that may import another package, without those that are for other releases of one."""
         tops = {name for name in self._files if "." not in name}
-        for package in self.packages:
-            for path in sorted(self._modules.importing(package, tops)):
-                name = module_name(path)
-                if name and self._files.get(name) and _DEVELOPMENT.isdisjoint(name.split(".")):
-                    yield name
+        modules = [
+            name
+            for package in self.packages
+            for path in sorted(self._modules.importing(package, tops))
+            if (name := module_name(path)) and self._files.get(name) and _DEVELOPMENT.isdisjoint(name.split("."))
+        ]
+        unused = {
+            imported
+            for module in modules
+            for name in self.read(module).names
+            if not self._all_hold(name.tests)
+            for imported in (name.name, ".".join(name.name.split(".")[: name.modules]))
+            if imported in self._files and imported not in self._reach
+        }
+        return [module for module in modules if unused.isdisjoint((*parents(module), module))]
 
     def share_of(self, failure: Failure) -> Share:
         """Return how much of the failing package fails because of the same provider."""

@@ -12,8 +12,8 @@ from imagegen.audit.api.conditions import VersionTest
 from imagegen.audit.api.exports import Module
 from imagegen.audit.api.import_time import ImportedName, ImportTime, Refusal, RequiredRows
 
-# Raise it whenever `import_time` returns something else for the same source.
-MODULES_FORMAT = 7
+# Raise it whenever `import_time` returns something else for the same source, or `failures` for the same modules.
+MODULES_FORMAT = 8
 _LEVEL = 3
 
 

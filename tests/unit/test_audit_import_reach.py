@@ -141,6 +141,18 @@ def test_what_no_import_of_a_package_reaches_is_a_part_of_it(
     assert [failure.share for failure in found] == ([share] if share else [])
 
 
+def test_parts_that_are_for_another_release_are_not_followed() -> None:
+    old = "import hub\nif hub.__version__ < Version('1'):\n    from .old import low\n    from . import older\n"
+    app = {
+        "app/__init__.py": "",
+        "app/choose.py": old,
+        "app/old/__init__.py": "",
+        "app/old/low.py": "from hub import Old\n",
+        "app/older.py": "from hub import Old\n",
+    }
+    assert list(check(subject({"app": app, "hub": HUB}))) == []
+
+
 def test_a_command_is_where_the_reach_of_a_part_begins() -> None:
     app = {"app/__init__.py": "", "app/serve.py": "from . import low\n", "app/low.py": "from hub import Old\n"}
     sources = {"app": app, "hub": HUB}

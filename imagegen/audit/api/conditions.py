@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -14,6 +14,12 @@ from packaging.version import InvalidVersion, Version
 from imagegen.audit.api.source import dotted, texts
 
 PYTHON = "python"  # the name of the interpreter in tests of versions
+
+
+def _is_of_major(installed: Version, version: Version) -> bool:
+    return installed.major == version.major
+
+
 COMPARISONS = {
     ast.Lt: "<",
     ast.LtE: "<=",
@@ -22,15 +28,15 @@ COMPARISONS = {
     ast.Eq: "==",
     ast.NotEq: "!=",
 }
-_OPERATORS = {
+_OPERATORS: dict[str, Callable[[Version, Version], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
     ">=": operator.ge,
     "==": operator.eq,
     "!=": operator.ne,
-    "major": lambda installed, version: installed.major == version.major,
-    "not major": lambda installed, version: installed.major != version.major,
+    "major": _is_of_major,
+    "not major": lambda installed, version: not _is_of_major(installed, version),
 }
 _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 _OPPOSITE |= {"major": "not major", "not major": "major"}
@@ -51,7 +57,7 @@ class VersionTest(NamedTuple):
     version: str
 
     def holds(self, installed: Version) -> bool:
-        return bool(_OPERATORS[self.comparison](installed, Version(self.version)))
+        return _OPERATORS[self.comparison](installed, Version(self.version))
 
     def opposite(self) -> VersionTest:
         return self._replace(comparison=_OPPOSITE[self.comparison])
