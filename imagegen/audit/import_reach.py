@@ -56,13 +56,13 @@ class Share(NamedTuple):
     modules: int  # all of the package
 
     @property
-    def is_most(self) -> bool:
-        """True if most of the modules that need the other package fail."""
-        return 2 * self.failing >= self.importing
+    def is_much(self) -> bool:
+        """True if a quarter of the modules that import the other package fail."""
+        return 4 * self.failing >= self.importing
 
     @property
     def is_large(self) -> bool:
-        """True if much of the package fails."""
+        """True if a tenth of the package fails."""
         return 10 * self.unusable >= self.modules
 
     def __str__(self) -> str:
@@ -108,7 +108,7 @@ def _below_namespaces(package: Package) -> set[str]:
 def check(subject: Subject) -> Iterator[Finding]:
     """Yield an error for each file that an import cannot load, and a finding for each pair whose optional parts fail.
 
-    The latter is a warning if most of the modules that import the other package fail, else a note.
+    The latter is a warning if many of the modules that import the other package fail, else a note.
     """
     if subject.modules is None:
         return
@@ -124,7 +124,7 @@ def check(subject: Subject) -> Iterator[Finding]:
         first, *further = failing
         reach = f"reached by import {' > '.join(first.reach)}"
         if first.share:
-            severity = Severity.WARNING if first.share.is_most else Severity.INFO
+            severity = Severity.WARNING if first.share.is_much else Severity.INFO
             details = (reach, str(first.share), *few([f"{failure.path} {failure}" for failure in further], _SHOWN))
         else:
             severity = Severity.ERROR

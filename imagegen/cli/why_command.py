@@ -51,8 +51,8 @@ def command(
     and releases that are not known here, unless UV_OFFLINE is set.
 
     The imports of releases that are pinned together are compared, by the sources in their wheels or sdists on the
-    index and by harvested data. What fails in optional parts of a package is an error if these are a large part of
-    it, or most of its modules that import a package that it requires; else it is a warning. A pinned release whose
+    index and by harvested data. What fails in optional parts of a package is an error if these are a tenth of it, or
+    a quarter of its modules that import a package that it requires; else it is a warning. A pinned release whose
     files were not read makes the answer "unknown". The last lines say what was examined.
 
     With --lock, the question is about all packages that FILE installs: a uv.lock, pylock.toml, pyproject.toml,

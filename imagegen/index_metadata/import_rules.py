@@ -62,7 +62,7 @@ def read_imports(
     """Return the rules about releases that are pinned together: package -> version, on the facts' Python and machine.
 
     `required` are pairs of a package and one that it requires. A rule about optional parts of a package is an error if
-    they are much of it, or most of what it requires the other package for.
+    they are much of it, or of what it requires the other package for.
     Sources are fetched from the default index unless the store has them, or no index may be asked.
     """
     python = _python(facts)
@@ -119,7 +119,7 @@ def _rule(failed: FailedImport, required: Collection[tuple[str, str]], python: s
     replacement = removed.unless if removed else ""  # setuptools for distutils: most environments have it
     if share := failed.share:
         reached = f"; {share}"
-    is_error = share is None or share.is_large or (share.is_most and (package, name) in required)
+    is_error = share is None or share.is_large or (share.is_much and (package, name) in required)
     return derived_rule(
         f"imports-{package}-{version}-{(failed.provider or ('python',))[0]}",
         f"{package} {version} {problem}{reached}.",

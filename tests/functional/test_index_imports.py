@@ -125,7 +125,8 @@ def test_a_failure_that_another_package_reaches_names_it(offered: Index, tmp_pat
         (1, 12, (), "warning"),
         (1, 12, [("app", "hub")], "warning"),
         (6, 5, (), "error"),  # much of the package
-        (2, 1, [("app", "hub")], "error"),
+        (2, 6, [("app", "hub")], "error"),
+        (2, 7, [("app", "hub")], "warning"),
         (1, 0, (), "warning"),
         (1, 0, [("app", "hub")], "error"),
     ],

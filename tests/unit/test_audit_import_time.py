@@ -50,6 +50,8 @@ def names(source: str) -> set[str]:
         ("if not is_hub_available():\n    raise ImportError\nfrom hub import Old", {"hub.Old"}),
         ("if is_slow():\n    raise ImportError\nfrom hub import Old", {"hub.Old"}),
         ("try:\n    if slow: raise Slow\n    from hub import Old\nexcept Slow: pass", set()),
+        ("try:\n    if slow: raise Slow\nexcept Slow: pass\nelse:\n    from hub import Old", set()),
+        ("try:\n    import hub\nexcept Slow: pass\nelse:\n    from hub import Old", {"hub", "hub.Old"}),
         ("while slow:\n    break\nfrom hub import Old", {"hub.Old"}),
         ("for i in range(3):\n    from hub import Old", set()),
         ('def f():\n    """text\nimport hub\n"""\nimport low', {"low"}),
@@ -59,6 +61,13 @@ def names(source: str) -> set[str]:
 )
 def test_only_statements_that_the_import_must_run_count(source: str, needed: set[str]) -> None:
     assert names(source) == needed
+
+
+def test_a_condition_that_leaves_a_try_is_one_of_its_else() -> None:
+    source = "try:\n    if not is_hub_version('>=', '2'): raise Absent\nexcept Absent: pass\nelse:\n    import low\n"
+    module = read(source)
+    assert [(name.name, name.tests) for name in module.names] == [("low", (VersionTest("hub", ">=", "2"),))]
+    assert module.refusals == ()
 
 
 @pytest.mark.parametrize(

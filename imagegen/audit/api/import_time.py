@@ -262,7 +262,7 @@ class _Reader:
                 self._import(node, context)
             case ast.ImportFrom():
                 self._import_from(node, context)
-            case ast.Raise() if context.tests and not context.guarded:
+            case ast.Raise() if context.tests and not context.guarded and not context.trying:
                 self.refusals.append(Refusal(node.lineno, context.tests))
             case ast.Assert():
                 decision = self._decision(node.test)
@@ -420,10 +420,10 @@ class _Reader:
         guarded = replace(context, guarded=True)
         catching = [handler for handler in node.handlers if handles(handler.type)]
         survives = any(not isinstance(handler.body[-1], ast.Raise) for handler in catching)
-        self.read(node.body, guarded if survives else replace(context, trying=True))
+        after = self.read(node.body, guarded if survives else replace(context, trying=True))
         for handler in node.handlers:
             self.read(handler.body, guarded)
-        self.read(node.orelse, guarded if survives else context)
+        self.read(node.orelse, replace(after, trying=context.trying))
         self.read(node.finalbody, context)
 
     def _with(self, node: ast.With | ast.AsyncWith, context: _Context) -> None:
