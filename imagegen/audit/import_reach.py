@@ -16,7 +16,7 @@ from packaging.version import InvalidVersion, Version
 
 from imagegen.audit.api.conditions import PYTHON, VersionTest, required_tests
 from imagegen.audit.api.exports import CREATES, HOOK, OPEN, Module, parents
-from imagegen.audit.api.import_time import ImportedName, ImportTime, RequiredRows, removed_name
+from imagegen.audit.api.import_time import ImportedName, ImportTime, RequiredRows, removed_modules, removed_name
 from imagegen.audit.api.lookup import Api
 from imagegen.audit.api.source import is_package, module_name
 from imagegen.audit.lists import few
@@ -198,7 +198,7 @@ class _Walk:
 
     def parts(self) -> list[str]:
         """Return the modules that may import another package, without those that are for other releases of one."""
-        tops = {name for name in self._files if "." not in name}
+        tops = {name for name in self._files if "." not in name} | removed_modules()
         modules = [
             name
             for package in self.packages

@@ -258,6 +258,10 @@ def test_a_module_that_a_package_does_not_have_any_more_is_missing() -> None:
     setuptools = {"setuptools/__init__.py": ""}
     assert failing({"app": app, "setuptools": setuptools}, "82.0") == [("app/__init__.py", 1, "pkg_resources")]
     assert failing({"app": app, "setuptools": setuptools}, "81.0") == []
+    below = subject(
+        {"app": {"app/__init__.py": "", "app/low.py": "import pkg_resources\n"}, "setuptools": setuptools}, "82.0"
+    )
+    assert [finding.path for finding in check(below)] == ["app/low.py"]
 
 
 def test_users_import_the_outermost_packages_below_a_namespace() -> None:

@@ -121,6 +121,11 @@ def _removed() -> dict[str, Removed]:
     }
 
 
+def removed_modules() -> set[str]:
+    """Return the top-level modules that some releases of Python or of a package do not have."""
+    return {name.partition(".")[0] for name in _removed()}
+
+
 def removed_name(name: str) -> Removed | None:
     """Return the part of a dotted name that some releases of Python, or of its package, do not have."""
     return next((_removed()[part] for part in (*parents(name), name) if part in _removed()), None)
