@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from imagegen.index_metadata.wheel_modules import IndexModules
 from imagegen.oci.documents import digest_of
 
 _SECONDS = 10.0  # for one answer of the index
+_REQUESTS = 4  # at a time
 _NEWEST_GLIBC = 45  # other rules judge the glibc of a system
 _PYTHONS = ("3.12", "3.11", "3.13", "3.10", "3.14")
 
@@ -67,14 +69,19 @@ def read_imports(
     """
     python = _python(facts)
     target = WheelTarget(python, machine_of(facts), _NEWEST_GLIBC)
-    with Client(context.settings, attempts=1, timeout=(_SECONDS, _SECONDS), patience=_SECONDS) as client:
+    with (
+        Client(context.settings, attempts=1, timeout=(_SECONDS, _SECONDS), patience=_SECONDS) as client,
+        ThreadPoolExecutor(_REQUESTS) as pool,
+    ):
         modules = IndexModules(client, context, target)
-        packages = [package for name, version in pins.items() if (package := modules.package(name, version))]
+        packages = [package for package in pool.map(modules.package, pins.keys(), pins.values()) if package]
         hashes = sorted(f"{package.name} {modules.wheel_hash(package.name)}" for package in packages)
         key = digest_of("\n".join([str(MODULES_FORMAT), python, *hashes]).encode())
         result = _RESULTS.get(context.store, key)
         if result is None:
             modules.announce()
+            for _ in pool.map(modules.importers, packages):  # fetches the sources
+                pass
             result = _Result([_failed(failure, packages) for failure in failures(packages, python, modules)])
             modules.close()
             if not modules.unread:

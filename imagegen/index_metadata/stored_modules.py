@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from imagegen.audit.api.import_time import ImportTime, import_time
 from imagegen.audit.api.source import imported_tops
@@ -27,7 +27,7 @@ class StoredModules(ABC):
         self._store = store
         self._modules: dict[str, dict[str, ImportTime]] = {}  # by package and path
         self._stored: dict[str, int] = {}  # how many of them the store has
-        self._importers: dict[str, dict[str, list[str]]] = {}  # by package and top-level module
+        self._importers: dict[str, Mapping[str, Sequence[str]]] = {}  # by package and top-level module
         self.unread: set[str] = set()
 
     @abstractmethod
@@ -55,10 +55,11 @@ class StoredModules(ABC):
 
     def importing(self, package: Package, tops: Collection[str]) -> Collection[str]:
         """Return the paths of a package's sources that may import one of the top-level modules."""
-        importers = self._importers_of(package)
+        importers = self.importers(package)
         return {path for top in importers.keys() & tops for path in importers[top]}
 
-    def _importers_of(self, package: Package) -> dict[str, list[str]]:
+    def importers(self, package: Package) -> Mapping[str, Sequence[str]]:
+        """Return the sources of a package by the top-level modules of others that they import."""
         name = package.name
         if name not in self._importers:
             key = digest_of(f"importers {MODULES_FORMAT} {self.wheel_hash(name)}".encode())
