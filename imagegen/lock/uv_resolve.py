@@ -31,7 +31,6 @@ from imagegen.core.store.cache import Cache
 from imagegen.core.text import redact
 from imagegen.core.wheel_target import WheelTarget
 from imagegen.lock import uv_interpreter
-from imagegen.lock.uv_cutoff import is_limited_by_cutoff, packages_without_upload_time
 from imagegen.spec.model import Component
 
 _PROJECT = "cell"
@@ -57,6 +56,14 @@ _KEPT_ENV = re.compile(
     r"|UV_(HTTP_TIMEOUT|HTTP_RETRIES|KEYRING_PROVIDER|INSECURE_HOST|SYSTEM_CERTS|NATIVE_TLS"
     r"|OFFLINE|CONCURRENT_DOWNLOADS)"
 )
+
+# uv 0.13 says "The requested version, v1.0, was published at T." or "The latest version satisfying the requirement is
+# v1.0, published at T."; without "published at" where the index gives no upload time.
+_EXCLUDED = re.compile(
+    r"`([^`]+)` was filtered by `exclude-newer` to only include packages uploaded before \S+\."
+    r"(?: The (?:requested|latest) version[^`]*? v\S+,(?: was)? published at (\S+)\.)?"
+)
+_UNDATED = re.compile(r"(?<![\w.-])([\w.-]+)(?:\[[\w,-]+\])?(?:[=<>!~]\S{0,200})? (?:has|have) no publish time")
 
 
 @dataclass(frozen=True)
@@ -347,3 +354,19 @@ def _remotes(name: str, files: Iterable[Mapping[str, Any]]) -> Iterator[Remote]:
             )
         day = upload_day(str(file.get("upload-time", "")))  # a time of TOML
         yield Remote(filename, url, sha256, file.get("size"), str(day) if day else None)
+
+
+def is_limited_by_cutoff(explanation: str) -> bool:
+    """Return whether uv ignored files that were uploaded after the cutoff."""
+    late = any(uploaded for _, uploaded in _excluded(explanation))
+    return late or "exclude newer time" in " ".join(explanation.split())
+
+
+def packages_without_upload_time(explanation: str) -> list[str]:
+    """Return the packages of which uv ignored files since the index gives no upload time, each once."""
+    hinted = [name for name, uploaded in _excluded(explanation) if not uploaded]
+    return list(dict.fromkeys([*hinted, *_UNDATED.findall(" ".join(explanation.split()))]))
+
+
+def _excluded(explanation: str) -> list[tuple[str, str]]:
+    return _EXCLUDED.findall(" ".join(explanation.split()))

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen.core.config import Settings
-from imagegen.lock.uv_cutoff import is_limited_by_cutoff, packages_without_upload_time
-from imagegen.lock.uv_resolve import ResolveRequest, resolve
+from imagegen.lock.uv_resolve import ResolveRequest, is_limited_by_cutoff, packages_without_upload_time, resolve
 from tests.support.errors import raises
 from tests.support.upload_index import TARGET, PackageIndex
 
