@@ -19,9 +19,10 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client
 from imagegen.oci.documents import Descriptor, digest_of
-from imagegen.oci.registry import Content, PushTarget, Referrer, Repository, paging, parse, upload
-from imagegen.oci.registry.paging import next_page
+from imagegen.oci.registry import Content, PushTarget, Referrer, Repository, parse, upload
+from imagegen.oci.registry import repository as registry_repository
 from imagegen.oci.registry.referrers import extended, fallback_tag, listed, referring
+from imagegen.oci.registry.repository import next_page
 from tests.support.errors import raises
 from tests.support.golden import Golden
 from tests.support.http_server import DATA
@@ -259,7 +260,7 @@ def test_a_list_that_goes_on_elsewhere_or_for_ever(registry: Writable) -> None:
 )
 @pytest.mark.parametrize("what", ["tags", "referrers"])
 def test_a_list_of_gigabytes_ends(what: str, registry: Writable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paging, "MAX_BYTES", 20_000)
+    monkeypatch.setattr(registry_repository, "MAX_BYTES", 20_000)
     registry.referrers = True
     requested = 0
 

@@ -36,7 +36,6 @@ from imagegen.oci.documents import (
     Descriptor,
     digest_of,
 )
-from imagegen.oci.registry.mounts import Mounts
 from imagegen.oci.registry.reference import Reference, endpoint, is_tag, why_no_tag
 from imagegen.oci.registry.referrers import extended, fallback_tag, referring
 from imagegen.oci.registry.repository import Repository
@@ -57,6 +56,41 @@ _MEANINGS: dict[int, str] = {
 
 
 BlobOutcome = Literal["there", "mounted", "sent"]
+
+
+class Mounts:
+    """Repositories from which a blob may be mounted, by name and in the order of the queries. Thread-safe.
+
+    A registry that lacks the blob answers a mount with a new upload. So each repository is first asked whether it has
+    the blob: an upload as the answer then means that the registry does not support mounts, and no other one is tried.
+    """
+
+    def __init__(self, repositories: Sequence[str]) -> None:
+        self._repositories = list(dict.fromkeys(repositories))
+        self._lock = threading.Lock()
+
+    @property
+    def repositories(self) -> tuple[str, ...]:
+        """Return the repositories; the one that had the last blob is first."""
+        with self._lock:
+            return tuple(self._repositories)
+
+    def worked(self, repository: str) -> None:
+        with self._lock:
+            if repository in self._repositories:
+                self._repositories.remove(repository)
+                self._repositories.insert(0, repository)
+
+    def drop(self, repository: str) -> None:
+        """Remove a repository that may not be read."""
+        with self._lock:
+            if repository in self._repositories:
+                self._repositories.remove(repository)
+
+    def give_up(self) -> None:
+        """Remove all repositories, because the registry does not support mounts."""
+        with self._lock:
+            self._repositories.clear()
 
 
 @dataclass(frozen=True)

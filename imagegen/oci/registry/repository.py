@@ -5,6 +5,7 @@ Source: OCI distribution-spec v1.1 (the pull half).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -15,7 +16,9 @@ from imagegen.core.config import Settings
 from imagegen.core.data import parse_json
 from imagegen.core.errors import FetchError
 from imagegen.core.net import ByteSink, Client, DeniedError, NotFoundError, Page, UnavailableError, UnreachableError
+from imagegen.core.net.address import parse as parse_address
 from imagegen.core.net.sender import Reply, Sender
+from imagegen.core.net.status import redirected
 from imagegen.core.progress import Meter
 from imagegen.core.store import Store
 from imagegen.oci.documents import (
@@ -31,7 +34,6 @@ from imagegen.oci.documents import (
     read_config,
     read_document,
 )
-from imagegen.oci.registry.paging import pages
 from imagegen.oci.registry.reference import Reference, endpoint, is_tag, variable
 from imagegen.oci.registry.referrers import Referrer, ReferrerReader, fallback_tag, listed
 from imagegen.oci.registry.session import RegistrySession
@@ -41,6 +43,11 @@ _NO_REFERRERS = (
     *(HTTPStatus.NOT_FOUND, HTTPStatus.BAD_REQUEST, HTTPStatus.METHOD_NOT_ALLOWED),
     *(HTTPStatus.NOT_ACCEPTABLE, HTTPStatus.NOT_IMPLEMENTED),
 )
+
+_MAX_PAGES = 1000
+MAX_BYTES = 64 << 20  # of all pages: half a million tags
+_LINK = re.compile(r"<([^<>]*)>((?:\s*+;\s*+[^\s;,=]++\s*+=\s*+(?:\"[^\"]*\"|[^\s;,\"]*+))*)")
+_RELATION = re.compile(r";\s*+rel\s*+=\s*+(?:\"([^\"]*)\"|([^\s;]*))", re.IGNORECASE)
 
 
 def resolve(reference: Reference, platform: Platform, client: Client, settings: Settings) -> RemoteImage:
@@ -242,3 +249,53 @@ def _is_list(page: Reply) -> bool:
     if page.status in _NO_REFERRERS or "Location" in page.headers:
         return False
     raise FetchError(f"{page.url} cannot be fetched", code="fetch-redirect-refused", why=f"HTTP status {page.status}")
+
+
+def pages(session: RegistrySession, sender: Sender, url: str, accept: str) -> Iterator[Reply]:
+    """The answers from `url` on, as long as each is fine and its Link header (RFC 8288) names a next one.
+
+    The first is yielded whatever its status. No redirect is followed: no registry has a list elsewhere, and some
+    redirect to a page for human readers. Raises FetchError, DeniedError among its kinds.
+    """
+    seen, size = {url}, 0
+    while True:
+        reply = _page(session, sender, url, accept)
+        size += len(reply.body)
+        if reply.status != HTTPStatus.OK and len(seen) > 1:
+            raise FetchError(
+                f"{reply.url} is a part of a list that cannot be read",
+                code="fetch-list-malformed",
+                why=f"HTTP status {reply.status}",
+            )
+        yield reply
+        following = next_page(reply.headers.get("Link", ""))
+        if reply.status != HTTPStatus.OK or following is None:
+            return
+        after = redirected(parse_address(reply.url), following)
+        if after.origin != parse_address(url).origin:
+            raise FetchError(
+                f"{reply.url} goes on at another host",
+                code="fetch-host-not-allowed",
+                why=f"at {after.url}",
+                fix="do not trust it",
+            )
+        url = after.url
+        if url in seen or len(seen) >= _MAX_PAGES or size > MAX_BYTES:
+            raise FetchError(f"{reply.url} is a list without an end", code="fetch-list-too-long")
+        seen.add(url)
+
+
+def _page(session: RegistrySession, sender: Sender, url: str, accept: str) -> Reply:
+    def once(authorization: str | None) -> Reply:
+        headers = {"Accept": accept}
+        return sender.once("GET", url, authorization=authorization, headers=headers, limit=MAX_MANIFEST, follow=False)
+
+    return session.asking(lambda authorization: sender.exchange.retry(url, lambda: once(authorization)))
+
+
+def next_page(link: str) -> str | None:
+    """The address that a Link header names as the next; None where it names none."""
+    for address, parameters in _LINK.findall(link):
+        if any("next" in f"{quoted}{word}".lower().split() for quoted, word in _RELATION.findall(parameters)):
+            return str(address)
+    return None
