@@ -102,7 +102,7 @@ def read_image(reference: str, scratch: Path, settings: Settings, progress: Prog
     machine_platform = host_platform()
     if reference.startswith(LAYOUT):
         return _of_layout(reference.removeprefix(LAYOUT), machine_platform, scratch)
-    from imagegen.engine.save import exported  # late: a build into a layout needs no engine
+    from imagegen.engine.client import exported  # late: a build into a layout needs no engine
 
     name = registry.parse(reference)
     with exported(reference, settings) as archive_stream:

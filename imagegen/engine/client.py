@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import docker
 from docker.context import ContextAPI
-from docker.errors import DockerException
+from docker.errors import DockerException, ImageNotFound
 from docker.utils import kwargs_from_env
 
 from imagegen.core.config import Settings
@@ -24,9 +25,8 @@ from imagegen.engine.buildx import run_buildx
 from imagegen.engine.connection import open_client
 from imagegen.engine.containers import Container, explained, running
 from imagegen.engine.inspection import ContainerInfo, exec_in, inspect_container
-from imagegen.engine.load import image_digest, load, tag_image
+from imagegen.engine.load import image_digest, load, pull, tag_image
 from imagegen.engine.loading import Loading
-from imagegen.engine.remote import pull
 from imagegen.engine.requirements import ENGINE_FLOOR, INSTALL, shortcomings
 
 if TYPE_CHECKING:
@@ -249,3 +249,35 @@ def address(settings: Settings) -> dict[str, Any]:
         raise EngineError(
             "Docker's settings cannot be used", code="engine-settings-invalid", why=str(error), fix=fix
         ) from error
+
+
+@dataclass(frozen=True)
+class Export:
+    """The output of `docker save` in `pieces`; `architecture` is the image's, as Docker names it."""
+
+    pieces: Iterable[bytes]
+    architecture: str
+
+
+@contextmanager
+def exported(reference: str, settings: Settings) -> Iterator[Export | None]:
+    """Yield the image from the user's engine, or None if there is no engine or it has no such image.
+
+    Any engine that answers is supported. Source: Docker Engine API v1.44 (/images/{name}/json and /images/{name}/get).
+    Raises EngineError if the engine fails, or if DOCKER_HOST or DOCKER_CONTEXT names one that does not answer.
+    """
+    try:
+        client = open_client(address(settings), TIMEOUT)
+    except EngineError:
+        if choice(settings):
+            raise
+        yield None
+        return
+    client.api.timeout = SILENCE
+    with closing(client), explained(f"reading {reference}"):
+        try:
+            image = client.api.inspect_image(reference)  # type: ignore[no-untyped-call]
+        except ImageNotFound:
+            yield None
+        else:
+            yield Export(client.api.get_image(reference), str(image["Architecture"]))

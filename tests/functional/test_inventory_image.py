@@ -27,8 +27,8 @@ from imagegen.core.gpu import Gpu
 from imagegen.core.layer_tar import Allowance
 from imagegen.core.net import Client
 from imagegen.core.progress import Quiet
-from imagegen.engine import save as client
-from imagegen.engine.save import Export
+from imagegen.engine import client
+from imagegen.engine.client import Export
 from imagegen.image.inventory import archive, layers
 from imagegen.image.inventory import streams as stream
 from imagegen.image.inventory.layers import LayeredTree, read_layer
@@ -401,10 +401,10 @@ def test_a_reader_that_stops_ends_the_writer() -> None:
             while True:
                 into.write(bytes(1 << 20))
 
-    client = cast("Client", SimpleNamespace(close=lambda: stopped.append(True)))
+    sender = cast("Client", SimpleNamespace(close=lambda: stopped.append(True)))
 
     def read() -> None:
-        with piped(Endless(), LayerDescriptor.of_tar("", 0), client) as pipe:
+        with piped(Endless(), LayerDescriptor.of_tar("", 0), sender) as pipe:
             raise KeyError(len(pipe.read(10)))
 
     with pytest.raises(KeyError, match="10"):

@@ -11,7 +11,7 @@ import pytest
 from imagegen.core.config import Settings
 from imagegen.core.errors import PublishError
 from imagegen.core.net import Client
-from imagegen.engine import remote
+from imagegen.engine import load
 from imagegen.oci.documents import Descriptor, digest_of
 from imagegen.oci.registry import PushTarget, parse
 from imagegen.oci.registry.reference import engine_name
@@ -114,26 +114,26 @@ class Docker:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Docker:
     engine = Docker({"status": "Pulling"}, {"status": "Done"})
-    monkeypatch.setattr(remote, "image_digest", lambda client, ref: client.images.get(ref))
-    monkeypatch.setattr(remote, "tag_image", lambda client, ref, tag: client.images.update({tag: ref}))
-    monkeypatch.setattr(remote, "forget", lambda client, ref: client.images.pop(ref))
+    monkeypatch.setattr(load, "image_digest", lambda client, ref: client.images.get(ref))
+    monkeypatch.setattr(load, "tag_image", lambda client, ref, tag: client.images.update({tag: ref}))
+    monkeypatch.setattr(load, "forget", lambda client, ref: client.images.pop(ref))
     return engine
 
 
 def test_an_engine_pulls_with_the_users_credentials_and_keeps_one_name(engine: Docker) -> None:
     digest = digest_of(b"image")
-    remote.pull(engine, "ghcr.io/acme/rl", digest, "imagegen/demo:x", ("me", "secret"), _Quiet())  # type: ignore[arg-type]
+    load.pull(engine, "ghcr.io/acme/rl", digest, "imagegen/demo:x", ("me", "secret"), _Quiet())  # type: ignore[arg-type]
     assert engine.requested[0]["auth_config"] == {"username": "me", "password": "secret"}
     assert engine.images == {"imagegen/demo:x": digest}
     engine.images[digest] = digest
-    remote.pull(engine, "ghcr.io/acme/rl", digest, "imagegen/demo:y", None, _Quiet())  # type: ignore[arg-type]
+    load.pull(engine, "ghcr.io/acme/rl", digest, "imagegen/demo:y", None, _Quiet())  # type: ignore[arg-type]
     assert len(engine.requested) == 1, "it has it"
 
 
 def test_what_an_engine_cannot_pull_is_reported_without_secrets(engine: Docker) -> None:
     engine.events = ({"error": "denied: requested access to the resource is denied"},)
     with raises("engine-load-failed") as refused:
-        remote.pull(engine, "ghcr.io/acme/rl", digest_of(b"i"), "imagegen/demo:x", ("me", "s3cret"), _Quiet())  # type: ignore[arg-type]
+        load.pull(engine, "ghcr.io/acme/rl", digest_of(b"i"), "imagegen/demo:x", ("me", "s3cret"), _Quiet())  # type: ignore[arg-type]
     assert "requested access" in str(refused.value)
     assert "s3cret" not in str(refused.value)
 
