@@ -33,8 +33,7 @@ from imagegen.spec.model import Cell
 from imagegen.wheels.builds.costs import cost_key, work
 from imagegen.wheels.builds.ensure import require_wheels
 from imagegen.wheels.builds.environment import BuildEnvironment
-from imagegen.wheels.builds.reservations import ReservedResources, reserve, reserved_resources
-from imagegen.wheels.builds.schedule import compile_all
+from imagegen.wheels.builds.schedule import ReservedResources, compile_all, reserve, reserved_resources
 from imagegen.wheels.throttle import Machine
 from imagegen.wheels.wheelhouse import every, known
 from tests.support.errors import raises

@@ -30,9 +30,9 @@ from imagegen.oci.documents import ImageConfig, LayerDescriptor, RemoteImage
 from imagegen.spec.foundation import Base
 from imagegen.spec.model import Cell
 from imagegen.spec.recipe import Cost, Recipe, SdistFile
-from imagegen.wheels.builds.capacity import probe
 from imagegen.wheels.builds.ensure import ensure_wheels, require_wheels
 from imagegen.wheels.builds.environment import BuildEnvironment
+from imagegen.wheels.builds.schedule import probe
 from imagegen.wheels.wheelhouse import known
 from tests.support.docker_daemons import Daemon, paste
 from tests.support.errors import raises

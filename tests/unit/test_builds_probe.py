@@ -18,7 +18,7 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.engine import Engine
 from imagegen.image.layers import Image
-from imagegen.wheels.builds import capacity
+from imagegen.wheels.builds import schedule
 from imagegen.wheels.builds.environment import BuildEnvironment
 from imagegen.wheels.throttle import Machine
 from tests.support.errors import raises
@@ -45,7 +45,7 @@ def ask(root: Path, answer: str | None, builder: str | None = None) -> Machine:
     engine = cast("Engine", SimpleNamespace(buildx=buildx))
     settings = Settings.from_environment({"HOME": str(root)})
     bench = BuildEnvironment(engine, builder, Context(Store(root / "store"), settings, Quiet()))
-    return capacity.probe(WITH_BUILD, cast("Image", SimpleNamespace(digest="sha256:" + "0" * 64)), bench)
+    return schedule.probe(WITH_BUILD, cast("Image", SimpleNamespace(digest="sha256:" + "0" * 64)), bench)
 
 
 def test_a_builder_says_what_it_has(tmp_path: Path) -> None:

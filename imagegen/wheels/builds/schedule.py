@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import fcntl
+import io
+import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from imagegen.core.errors import BuildError
+from imagegen.checks import WORKER
+from imagegen.core import temporary
+from imagegen.core.data import parse_json
+from imagegen.core.errors import BuildError, EngineError
 from imagegen.core.gpu import Gpu
+from imagegen.core.store import Store
 from imagegen.image import layers
+from imagegen.image.layers import Image
 from imagegen.lock.build_sources import fetch_sources
 from imagegen.lock.model import Lock, LockedBuild
 from imagegen.spec.model import Cell
 from imagegen.wheels import throttle, wheelhouse
-from imagegen.wheels.builds.capacity import probe
 from imagegen.wheels.builds.costs import learn, work
 from imagegen.wheels.builds.environment import BuildEnvironment
 from imagegen.wheels.builds.release_check import require_sources
-from imagegen.wheels.builds.reservations import ReservedResources, reserve, reserved_resources
 from imagegen.wheels.builds.stage import Stage, run, stage
 from imagegen.wheels.builds.store import describe_cost, store_wheel
 from imagegen.wheels.builds.wheel_check import built_wheel, check_wheel
@@ -30,6 +37,65 @@ from imagegen.wheels.throttle import BuildJob, JobPlan, Machine
 
 _PLANNING = "builds"  # lock around reading the reservations and adding one
 POLL = 5.0  # seconds between looks whether another imagegen's builds have left
+
+# Runs on the base, which has a Python and is small. So the plan is logged before gigabytes are fetched.
+_DOCKERFILE = """\
+FROM base AS asked
+USER root
+RUN --network=none --mount=type=bind,from=worker,target=/mnt/worker {interpreter} -I /mnt/worker/build.py probe > /said
+FROM scratch
+COPY --from=asked /said /said
+"""
+
+_PREFIX = "reserved-"  # of the file of a reservation
+
+
+@dataclass(frozen=True)
+class ReservedResources:
+    """Memory and cores that running builds have reserved on a machine."""
+
+    memory: int  # bytes
+    cores: int
+
+
+@contextmanager
+def reserve(store: Store, machine_id: str, memory: int, cores: int) -> Iterator[None]:
+    """Reserve `memory` bytes and `cores` on a machine until the end of the block, or of this process.
+
+    A reservation is a file of the store's tmp/ that its process has locked. The file of a killed process does not
+    count, and is removed when a store is opened.
+    """
+    with store.explained():
+        handle, path = temporary.new_file(store.scratch, _PREFIX)
+        with os.fdopen(handle, "w") as file:
+            json.dump({"place": machine_id, "memory": memory, "cores": cores}, file)
+            file.flush()
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+
+
+def reserved_resources(store: Store, machine_id: str) -> ReservedResources:
+    """Return the memory and cores that running builds have reserved on a machine."""
+    reservations = [_read_reservation(path, machine_id) for path in store.scratch.glob(f"{_PREFIX}*")]
+    return ReservedResources(
+        sum(reservation.memory for reservation in reservations), sum(reservation.cores for reservation in reservations)
+    )
+
+
+def _read_reservation(path: Path, machine_id: str) -> ReservedResources:
+    """Return the resources of a reservation; none if it is for another machine, or its process has ended."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+        with os.fdopen(handle) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                content = parse_json(file.read())
+                if content["place"] == machine_id:
+                    return ReservedResources(int(content["memory"]), int(content["cores"]))
+    return ReservedResources(0, 0)
 
 
 def compile_all(
@@ -210,3 +276,31 @@ class _BuildScheduler:
         planned = sum(plan.memory for _, plan, _ in self.running.values())
         cores, available = max(1, self.machine.cores - reserved.cores), max(0, self.machine.available - planned)
         return replace(self.machine, cores=cores, available=available)
+
+
+def probe(lock: Lock, base: Image, build_environment: BuildEnvironment) -> Machine:
+    """Ask the builder for its cores and memory. `base` is the lock's base, in the store.
+
+    Raises EngineError when the builder cannot run anything, BuildError when the answer is none.
+    """
+    with build_environment.store.temporary_directory("probe") as work_dir:
+        (work_dir / "Dockerfile").write_text(_DOCKERFILE.format(interpreter=lock.interpreter.path))
+        context = ("--build-context", f"base={build_environment.layout(base)}", "--build-context", f"worker={WORKER}")
+        out = work_dir / "out"
+        arguments = ["build", "--no-cache", *context, "--output", f"type=local,dest={out}", "."]
+        try:
+            build_environment.buildx(arguments, work_dir, io.StringIO())
+        except EngineError as error:
+            if build_environment.builder and not error.fix:
+                error.fix = "`docker buildx ls` shows the builders that there are, and whether they run"
+            raise
+        answer = (out / "said").read_text(errors="replace")
+    try:
+        return throttle.machine(parse_json(answer.partition("@imagegen ")[2]))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BuildError(
+            "the builder does not say what machine it is",
+            code="source-build-probe-failed",
+            why=f"its answer was {answer[:200]!r}",
+            fix="name another one with --builder",
+        ) from error
