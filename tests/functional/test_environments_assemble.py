@@ -18,9 +18,8 @@ from imagegen.export import read_tree
 from imagegen.export.squashfs import write_tar
 from imagegen.image.layers import Image
 from imagegen.image.layers import assembly as assembling
-from imagegen.image.layers.assembly import compare_with_record, record_of
+from imagegen.image.layers.assembly import compare_with_record, record_contradictions, record_of
 from imagegen.image.layers.ownership import OwnershipErrors
-from imagegen.image.layers.record import record_contradictions
 from imagegen.lock.model import Lock
 from tests.support.environment_samples import combined
 from tests.support.layer_inputs import lock_of, locked

@@ -27,10 +27,9 @@ from imagegen.image import base, build_spec, dockerfile, file_tree
 from imagegen.image.base import fetch, registry_image
 from imagegen.image.inventory import cell_subject, scans
 from imagegen.image.layers import assembly, base_layers, gzip_layers, layer, ownership, plan, scan, sources, support
-from imagegen.image.layers.assembly import image_key
+from imagegen.image.layers.assembly import image_key, record_contradictions, recorded_image
 from imagegen.image.layers.image_config import base_image
 from imagegen.image.layers.layers_document import description
-from imagegen.image.layers.record import record_contradictions, recorded_image
 from imagegen.lock import builds as build_keys
 from imagegen.lock import dumps, dumps_attached, inputs_hash, local_tags, sdist
 from imagegen.lock.file import contents_hash
