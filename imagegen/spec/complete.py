@@ -20,9 +20,19 @@ from imagegen.core.config import mirror_name
 from imagegen.core.errors import ErrorList, Location, MatrixError
 from imagegen.spec.cell_inputs import inputs, sdist_inputs
 from imagegen.spec.cells import Matrix, cell_id
-from imagegen.spec.compose import Composition, Definition, Generation, applies, compose, definitions
+from imagegen.spec.compose import (
+    Composition,
+    Definition,
+    Generation,
+    ancestry,
+    applies,
+    compose,
+    cycle_error,
+    definitions,
+    inherit,
+    removal_errors,
+)
 from imagegen.spec.environments import combined_cell
-from imagegen.spec.extended_images import ancestry, cycle_error, inherit, removal_errors
 from imagegen.spec.foundation import Base
 from imagegen.spec.interpreters import Interpreters
 from imagegen.spec.model import (
