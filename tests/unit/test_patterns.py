@@ -41,7 +41,7 @@ def _elsewhere() -> dict[tuple[str, str], list[str]]:
             *libraries["driver"]["libraries"],
             *libraries["required"]["libraries"],
         ],
-        ("imagegen/audit/rivals.py", "single.pattern"): [single.pattern for single in catalogue.singles()],
+        ("imagegen/audit/libraries.py", "single.pattern"): [single.pattern for single in catalogue.singles()],
         ("imagegen/audit/catalogue.py", "entry['package']"): [entry["package"] for entry in libraries["optional"]],
         ("imagegen/audit/catalogue.py", "entry['files']"): [entry["files"] for entry in libraries["optional"]],
         ("imagegen/lock/distributions.py", "archive.addresses"): [
