@@ -5,25 +5,81 @@ from __future__ import annotations
 import itertools
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from imagegen.app import chooser, differences, launch, unlocked
+from imagegen.app import differences, launch, unlocked
 from imagegen.app.packages import pins_of
 from imagegen.app.site_report import Audit, CellReport, SiteReport, Smoke
-from imagegen.app.states import MEANINGS
+from imagegen.app.states import MEANINGS, StateName
 from imagegen.core.text import counted
 from imagegen.image.layers import shared
 from imagegen.lock.main_versions import main_versions
 from imagegen.lock.model import Lock
+from imagegen.spec.model import Cell
 
 _ON_CARDS = 4  # main components
 _SPECIFICATIONS = {"compose": "Docker Compose", "kubernetes": "Kubernetes", "slurm": "Slurm"}  # of a card, by target
 _WORST_FIRST = ("error", "warning")  # severities that are listed; notes are only counted
 
-
 Values = dict[str, Any]  # of a template in pages/, by name
+
+_NO_ENGINE = "none"
+_NO_GPU = "none: CPU"
+_ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}  # package -> name of the inference engine
+
+
+@dataclass(frozen=True)
+class ChooserValues:
+    """The values of the chooser's fields, of one image or of all images."""
+
+    gpu: tuple[str, ...]  # "H100"
+    engine: tuple[str, ...]  # "vLLM"
+    cuda: tuple[str, ...]  # "13.0"
+    python: tuple[str, ...]  # "3.11"
+
+
+def values_of(cell: Cell, packages: Collection[str]) -> ChooserValues:
+    """Return the values of an image with these packages."""
+    return ChooserValues(
+        gpu=launch.gpu_products(cell) or (_NO_GPU,),
+        engine=engines(packages),
+        cuda=(cell.cuda_version,) if cell.cuda_version else (),
+        python=(cell.python,),
+    )
+
+
+def offered(images: Sequence[ChooserValues]) -> ChooserValues:
+    """Return the choices: GPUs and engines in the order of the images, versions with the newest first."""
+    versions = [
+        sorted({value for image in images for value in getattr(image, name)}, key=version_key, reverse=True)
+        for name in ("cuda", "python")
+    ]
+    names = [
+        tuple(dict.fromkeys(value for image in images for value in getattr(image, name))) for name in ("gpu", "engine")
+    ]
+    return ChooserValues(*names, *map(tuple, versions))
+
+
+def preference(state: StateName, cell: Cell, defaults: Collection[str]) -> tuple[object, ...]:
+    """Return the sort key of the image that the chooser proposes among those that fit.
+
+    Tested images come first, then the newest CUDA, the flagships of the matrix, `defaults` (ids of default cells), the
+    fewest architectures, and the newest Python.
+    """
+    cuda, python = (tuple(-part for part in version_key(text)) for text in (cell.cuda_version or "0", cell.python))
+    return state != "tested", cuda, not cell.flagship, cell.id not in defaults, len(cell.gpus), python, cell.id
+
+
+def engines(packages: Collection[str]) -> tuple[str, ...]:
+    """Return the names of the inference engines among the packages."""
+    return tuple(name for package, name in _ENGINES.items() if package in packages) or (_NO_ENGINE,)
+
+
+def version_key(text: str) -> tuple[int, ...]:
+    """Return the sort key of a version such as "3.12"."""
+    return tuple(int(part) for part in text.split("."))
 
 
 def href(cell: str) -> str:
@@ -40,14 +96,14 @@ def index(report: SiteReport) -> Values:
         for image, cells in itertools.groupby(report.cells, key=lambda cell: cell.image)
     ]
     sheets = tuple(_sheets(report))
-    proposed = sorted(sheets, key=lambda sheet: chooser.preference(sheet["state"].name, sheet["cell"], report.defaults))
+    proposed = sorted(sheets, key=lambda sheet: preference(sheet["state"].name, sheet["cell"], report.defaults))
     choices = [sheet["choice"] for sheet in sheets] + [row["choice"] for row in rows.values() if row["choice"]]
     return {
         "counts": {name: counts[name] for name in MEANINGS},
         "groups": tuple(groups),
         "sheets": sheets,
         "unlocked": tuple(_unlocked_pages(report)),
-        "choices": chooser.offered(choices),
+        "choices": offered(choices),
         "heat": _heat(report, rows),
         "packages": report.packages,
         "preferred": {sheet["cell"].id: rank for rank, sheet in enumerate(proposed)},
@@ -58,12 +114,12 @@ def index(report: SiteReport) -> Values:
 def _heat(report: SiteReport, views: Mapping[str, Values]) -> Values:
     """Return the states of all cells, images by CUDA."""
     cudas = sorted(
-        {cell.cuda_version or "" for cell in report.cells}, key=lambda cuda: chooser.version_key(cuda) if cuda else ()
+        {cell.cuda_version or "" for cell in report.cells}, key=lambda cuda: version_key(cuda) if cuda else ()
     )
     rows = []
     for image, cells in itertools.groupby(report.cells, key=lambda cell: cell.image):
         of_image = tuple(cells)
-        engine = chooser.engines({need.component.package for cell in of_image for need in cell.requirements})
+        engine = engines({need.component.package for cell in of_image for need in cell.requirements})
         columns = (tuple(views[cell.id] for cell in of_image if (cell.cuda_version or "") == cuda) for cuda in cudas)
         rows.append({"image": image, "engine": ", ".join(engine), "columns": [*columns]})
     return {"cudas": [cuda or "CPU" for cuda in cudas], "rows": rows}
@@ -72,7 +128,7 @@ def _heat(report: SiteReport, views: Mapping[str, Values]) -> Values:
 def _rows(report: SiteReport) -> dict[str, Values]:
     """Return the row of each cell in the grid, by id; a cell without a lock has the fields of the chooser."""
     choices = {
-        item.cell.id: chooser.values_of(item.cell, {need.component.package for need in item.cell.requirements})
+        item.cell.id: values_of(item.cell, {need.component.package for need in item.cell.requirements})
         for item in report.unlocked
     }
     return {
@@ -127,7 +183,7 @@ def _sheets(report: SiteReport) -> Iterable[Values]:
             "stale": sheet.stale,
             "families": tuple(dict.fromkeys(gpu.family.capitalize() for gpu in sheet.cell.gpus)),
             "main": dict(list(main_versions(sheet.lock).items())[:_ON_CARDS]),
-            "choice": chooser.values_of(
+            "choice": values_of(
                 sheet.cell, {package.name for part in environment_locks for package in part.lock.packages}
             ),
             "commands": _commands(sheet),

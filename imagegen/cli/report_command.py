@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from imagegen.app import site, site_folder, site_view
+from imagegen.app import site, site_view
 from imagegen.app.site_report import read_report
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.core.text import counted
@@ -36,9 +36,9 @@ def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
     all locked cells, and each change of a lock has a page. Pages need no server, JavaScript or network. Prints the path
     of the first page.
     """
-    site_folder.require_own(output)
+    site.require_own(output)
     report = read_report(app.session, app.session.matrix.select(pattern))
-    site_folder.replace_report(output, site.render(report))
+    site.replace_report(output, site.render(report))
     first = str(output / "index.html")
     if as_json:
         app.json({"index": first, "cells": {cell.id: str(output / site_view.href(cell.id)) for cell in report.cells}})

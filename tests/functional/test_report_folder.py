@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagegen import lock
-from imagegen.app import lock_history, site_folder
+from imagegen.app import lock_history, site
 from imagegen.app.lock_difference import LockSummary, LockVerdict
 from imagegen.app.lock_history import History
 from imagegen.app.nightly import changes
@@ -34,7 +34,7 @@ TWO = {"index.html": b"two"}
 
 def there(directory: Path) -> dict[str, bytes]:
     files = {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
-    assert files.pop(site_folder.MARK)
+    assert files.pop(site.MARK)
     return files
 
 
@@ -43,11 +43,11 @@ def test_a_report_takes_the_place_of_an_earlier_one(
     exchanging: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not exchanging:  # as on a file system without it
-        monkeypatch.setattr(site_folder, "RENAME_EXCHANGE", 1 << 30)
+        monkeypatch.setattr(site, "RENAME_EXCHANGE", 1 << 30)
     directory = tmp_path / "new" / "site"
-    site_folder.replace_report(directory, ONE)
+    site.replace_report(directory, ONE)
     assert there(directory) == ONE
-    site_folder.replace_report(directory, TWO)
+    site.replace_report(directory, TWO)
     assert there(directory) == TWO
     assert [path.name for path in directory.parent.iterdir()] == ["site"]
     assert directory.stat().st_mode & 0o777 == 0o755
@@ -56,8 +56,8 @@ def test_a_report_takes_the_place_of_an_earlier_one(
 def test_an_empty_folder_will_do_and_a_link_stays_one(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "site").symlink_to("real")
-    site_folder.replace_report(tmp_path / "site", ONE)
-    site_folder.replace_report(tmp_path / "site", TWO)
+    site.replace_report(tmp_path / "site", ONE)
+    site.replace_report(tmp_path / "site", TWO)
     assert (tmp_path / "site").is_symlink()
     assert there(tmp_path / "real") == TWO
 
@@ -67,33 +67,33 @@ def test_what_no_report_wrote_is_not_touched(mark: bytes | None, tmp_path: Path)
     (tmp_path / "index.html").write_text("mine")
     (tmp_path / "CNAME").write_text("images.example.com")
     if mark:
-        (tmp_path / site_folder.MARK).write_bytes(mark)
+        (tmp_path / site.MARK).write_bytes(mark)
     with raises("store-foreign-file") as failed:
-        site_folder.replace_report(tmp_path, ONE)
+        site.replace_report(tmp_path, ONE)
     assert "CNAME" in str(failed.value.why)
     assert (tmp_path / "index.html").read_text() == "mine"
     (tmp_path / "file").write_text("")
     with raises("store-output-is-file"):
-        site_folder.replace_report(tmp_path / "file", ONE)
+        site.replace_report(tmp_path / "file", ONE)
 
 
 def test_who_cannot_finish_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = tmp_path / "site"
-    site_folder.replace_report(directory, ONE)
+    site.replace_report(directory, ONE)
 
     def full(self: Path, data: bytes) -> int:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with raises("store-disk-full"):
-        site_folder.replace_report(directory, TWO)
+        site.replace_report(directory, TWO)
     assert there(directory) == ONE
     assert [path.name for path in tmp_path.iterdir()] == ["site"]
 
 
 def test_what_a_killed_run_left_goes(tmp_path: Path) -> None:
     (tmp_path / ".imagegen-tmp-abcdefgh").mkdir()
-    site_folder.replace_report(tmp_path / "site", ONE)
+    site.replace_report(tmp_path / "site", ONE)
     assert [path.name for path in tmp_path.iterdir()] == ["site"]
 
 
@@ -231,8 +231,8 @@ def test_a_repository_runs_nothing(committed: Commit, tmp_path: Path) -> None:
 
 
 def test_the_mark_names_the_files(tmp_path: Path) -> None:
-    site_folder.replace_report(tmp_path / "site", ONE)
-    assert json.loads((tmp_path / "site" / site_folder.MARK).read_bytes())["files"] == sorted(ONE)
+    site.replace_report(tmp_path / "site", ONE)
+    assert json.loads((tmp_path / "site" / site.MARK).read_bytes())["files"] == sorted(ONE)
 
 
 @given(st.text(st.characters(codec="utf-8")))

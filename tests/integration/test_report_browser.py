@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.app import site, site_folder
+from imagegen.app import site
 from tests.support import report_samples
 from tests.support.browser import Browser
 
@@ -45,7 +45,7 @@ def browser() -> Iterator[Browser]:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("report")
     long = "x" * 300 + " </script><script>document.title = 'taken'</script><img src=https://example.org/x>"
-    site_folder.replace_report(root / "site", site.render(report_samples.report(root / "matrix", long)))
+    site.replace_report(root / "site", site.render(report_samples.report(root / "matrix", long)))
     return root / "site"
 
 

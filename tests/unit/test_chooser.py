@@ -7,8 +7,8 @@ from itertools import product
 
 import pytest
 
-from imagegen.app import chooser
-from imagegen.app.chooser import ChooserValues
+from imagegen.app import site_view
+from imagegen.app.site_view import ChooserValues
 from imagegen.core.data import shipped
 from imagegen.spec.model import Cell
 from tests.support.matrix_samples import shipped_matrix
@@ -16,11 +16,11 @@ from tests.support.matrix_samples import shipped_matrix
 MATRIX = shipped_matrix()
 CARDS = {card: gpu for gpu in MATRIX.gpus.values() for card in gpu.products}
 IMAGES = [
-    (cell, chooser.values_of(cell, {each.component.package for each in cell.requirements}))
+    (cell, site_view.values_of(cell, {each.component.package for each in cell.requirements}))
     for cell in MATRIX.cells()
     if (shipped("locks") / f"{cell.id}.toml").exists()
 ]
-OFFERED = chooser.offered([values for _, values in IMAGES])
+OFFERED = site_view.offered([values for _, values in IMAGES])
 
 
 def proposed(card: str, engine: str | None = None, cuda: str | None = None, python: str | None = None) -> Cell | None:
@@ -32,7 +32,7 @@ def proposed(card: str, engine: str | None = None, cuda: str | None = None, pyth
 
     fitting = (cell for cell, values in IMAGES if fits(values))
     defaults = set(MATRIX.defaults.values())
-    return min(fitting, key=lambda cell: chooser.preference("locked", cell, defaults), default=None)
+    return min(fitting, key=lambda cell: site_view.preference("locked", cell, defaults), default=None)
 
 
 def every_choice() -> Iterator[tuple[str, Cell]]:

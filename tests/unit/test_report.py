@@ -16,10 +16,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from imagegen.app import chooser, site, site_report, site_view, unlocked
-from imagegen.app.chooser import ChooserValues
+from imagegen.app import site, site_report, site_view, unlocked
 from imagegen.app.lock_difference import LockVerdict
 from imagegen.app.lock_history import LockChange
+from imagegen.app.site_view import ChooserValues
 from imagegen.core.data import shipped
 from imagegen.core.errors import Location
 from imagegen.lock.model import WheelPatch
@@ -109,7 +109,7 @@ def test_the_chooser_proposes_tested_images_first(report: site_report.SiteReport
     newer = replace(cpu, id="tiny-cpu-py312", axes={**cpu.axes, "python": "3.12"})
     flagship = replace(newer, id="flagship", flagship=True)
     keys = {
-        (state, cell.id): chooser.preference(state, cell, {cpu.id})
+        (state, cell.id): site_view.preference(state, cell, {cpu.id})
         for state in ("tested", "locked") for cell in (cpu, newer, flagship, gpu)
     }  # fmt: skip
     assert sorted(keys, key=lambda key: keys[key]) == [
