@@ -47,10 +47,9 @@ from imagegen.oci.registry.credentials import credentials_for
 from imagegen.oci.registry.push import PushTotals
 from imagegen.oci.registry.reference import endpoint, engine_name
 from imagegen.publish import attachments
-from imagegen.publish.push_image import format_summary, push
+from imagegen.publish.attachments import find_attested, smoke_document
 from imagegen.publish.remote_layers import AttachmentReader, find_remote_layers
-from imagegen.publish.repository import RemoteRepository, TaggedManifest
-from imagegen.publish.smoke_attestation import find_attested, smoke_document
+from imagegen.publish.repository import RemoteRepository, TaggedManifest, format_summary, push
 from imagegen.publish.tag_moves import move_tags, recover
 from imagegen.publish.tags import COMPRESSION_SUFFIXES
 from imagegen.run import numerics

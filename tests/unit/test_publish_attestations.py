@@ -11,7 +11,7 @@ import pytest
 from imagegen.checks.smoke.table import applicable
 from imagegen.core.store import Store
 from imagegen.lock import read
-from imagegen.publish.smoke_attestation import find_attested, smoke_document
+from imagegen.publish.attachments import find_attested, smoke_document
 from imagegen.run.smoke import passed as smoke_reports
 from imagegen.run.smoke.passed import (
     PassedSmokeReport,

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from imagegen.app.shared_layers import Shares, share
 from imagegen.image.layers import plan
 from imagegen.image.layers.plan import HEAVY, LayerPlan
 from imagegen.lock.model import Lock, LockedFile, LockedWheel
 from imagegen.publish import prebuilt
-from imagegen.publish.shares import Shares, share
 from tests.support.errors import raises
 from tests.support.tiny_lock import LOCK
 
