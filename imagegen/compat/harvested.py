@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from imagegen.core import data
 from imagegen.core.errors import Location, MatrixError
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
+
+Table = TypeVar("Table")
 
 
 @contextmanager
@@ -56,6 +59,24 @@ def write(path: Path, content: bytes) -> None:
         ) from error
 
 
-def packages(directories: Iterable[Path], folder: str) -> list[str]:
-    """Return the packages that have a file in the folder, sorted."""
-    return sorted({path.stem for directory in directories for path in (directory / folder).glob("[!.]*.json")})
+@dataclass(frozen=True)
+class Folder(Generic[Table]):
+    """A folder of directories of matrices with a file for each package; `parse` takes content, path and package."""
+
+    name: str
+    parse: Callable[[bytes, Path, str], Table]
+
+    def load(self, directories: Sequence[Path], package: str) -> Table | None:
+        """Return the table of a package from the last directory that has one; None without one.
+
+        Raises MatrixError for a file that cannot be read.
+        """
+        with opened(directories, f"{self.name}/{package}.json") as file:
+            return self.parse(*file, package) if file else None
+
+    def names(self, directories: Iterable[Path]) -> list[str]:
+        """Return the packages that have a file, sorted."""
+        return sorted({path.stem for directory in directories for path in (directory / self.name).glob("[!.]*.json")})
+
+    def path_of(self, directory: Path, package: str) -> Path:
+        return directory / self.name / f"{package}.json"

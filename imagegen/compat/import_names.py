@@ -7,17 +7,14 @@ releases can say whether their names were compared.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple, field
-from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
 from imagegen.compat import harvested
 from imagegen.compat.package_names import SharedName
 from imagegen.core.deferred import dataclass
-
-FOLDER = "imports"  # below a directory of matrices
 
 
 @dataclass(frozen=True)
@@ -41,15 +38,6 @@ class ImportNames:
         return _contains(self.releases, release) and (
             provider not in self.providers or _contains(self.providers[provider], provider_release)
         )
-
-
-def load(directories: Sequence[Path], package: str) -> ImportNames | None:
-    """Return the names of a package from the last directory that has them; None where none has.
-
-    Raises MatrixError for a file that cannot be read.
-    """
-    with harvested.opened(directories, f"{FOLDER}/{package}.json") as file:
-        return parse(file[0]) if file else None
 
 
 def parse(raw: bytes) -> ImportNames:
@@ -105,10 +93,5 @@ def _contains(spans: Iterable[str], release: str) -> bool:
     return any(SpecifierSet(span).contains(release, prereleases=False) for span in spans)
 
 
-def names(directories: Iterable[Path]) -> list[str]:
-    """Return the packages that have a file, sorted."""
-    return harvested.packages(directories, FOLDER)
-
-
-def path_of(directory: Path, package: str) -> Path:
-    return directory / FOLDER / f"{package}.json"
+_FILES = harvested.Folder("imports", lambda raw, *_: parse(raw))
+load, names, path_of = _FILES.load, _FILES.names, _FILES.path_of

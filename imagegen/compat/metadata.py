@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from functools import cache
 from pathlib import Path
@@ -12,8 +12,6 @@ from packaging.version import Version
 from imagegen.compat import harvested
 from imagegen.core import types as t
 from imagegen.core.deferred import dataclass
-
-FOLDER = "metadata"  # below a directory of matrices
 
 
 @dataclass(frozen=True)
@@ -83,20 +81,14 @@ def selected_extras(package: str, requirements: Iterable[str]) -> Iterator[str]:
             yield from map(canonicalize_name, requirement.extras)
 
 
-def load(directories: Sequence[Path], package: str) -> PackageReleases | None:
-    """Return the metadata of a package from the last directory that has it; None where none has.
-
-    Raises MatrixError for a file that cannot be read.
-    """
+def _parse(raw: bytes, path: Path, package: str) -> PackageReleases:
     from imagegen.compat.metadata_file import parse  # late: results of earlier runs stand for most files
 
-    with harvested.opened(directories, f"{FOLDER}/{package}.json") as file:
-        return parse(*file, package) if file else None
+    return parse(raw, path, package)
 
 
-def names(directories: Iterable[Path]) -> list[str]:
-    """The packages that have a file, sorted."""
-    return harvested.packages(directories, FOLDER)
+_FILES = harvested.Folder("metadata", _parse)
+load, names, path_of = _FILES.load, _FILES.names, _FILES.path_of
 
 
 def pinned_prereleases(packages: Iterable[PackageReleases]) -> dict[str, frozenset[Version]]:
@@ -116,7 +108,3 @@ def _requirements(release: ReleaseMetadata) -> Iterator[str]:
     yield from release.requires or ()
     for added in release.extras.values():
         yield from added
-
-
-def path_of(directory: Path, package: str) -> Path:
-    return directory / FOLDER / f"{package}.json"

@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packaging.version import Version
@@ -20,8 +19,6 @@ from imagegen.core.deferred import dataclass
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
-
-FOLDER = "api"  # below a directory of matrices
 
 
 @dataclass(frozen=True, order=True)
@@ -50,15 +47,6 @@ class PackageNames:
     read: str  # the day of that, ISO 8601
     wheels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     names: tuple[SharedName, ...] = ()
-
-
-def load(directories: Sequence[Path], package: str) -> PackageNames | None:
-    """Return the names of a package from the last directory that has them; None where none has.
-
-    Raises MatrixError for a file that cannot be read.
-    """
-    with harvested.opened(directories, f"{FOLDER}/{package}.json") as file:
-        return parse(file[0]) if file else None
 
 
 @cache
@@ -112,13 +100,8 @@ def _block(brackets: str, items: Iterable[str], indent: int) -> str:
     return f"{brackets[0]}\n{text}\n{' ' * indent}{brackets[1]}" if text else brackets
 
 
-def names(directories: Iterable[Path]) -> list[str]:
-    """Return the packages that have a file, sorted."""
-    return harvested.packages(directories, FOLDER)
-
-
-def path_of(directory: Path, package: str) -> Path:
-    return directory / FOLDER / f"{package}.json"
+_FILES = harvested.Folder("api", lambda raw, *_: parse(raw))
+load, names, path_of = _FILES.load, _FILES.names, _FILES.path_of
 
 
 def spans(chosen: Iterable[str], versions: Sequence[str], *, open_ended: bool) -> tuple[str, ...]:

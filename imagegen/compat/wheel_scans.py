@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Literal
@@ -12,7 +12,6 @@ from packaging.version import Version
 from imagegen.compat import harvested
 from imagegen.core.deferred import dataclass
 
-FOLDER = "scans"  # below a directory of matrices
 # Compute capabilities of NVIDIA's GPUs since Maxwell on which a wheel is judged. Jetson and Thor are left out, because
 # they take wheels for arm64, which are other files. Source: https://developer.nvidia.com/cuda/gpus, 2026-11.
 CAPABILITIES = (
@@ -75,21 +74,11 @@ class PackageScans:
         return replace(self, releases={version: merged[version] for version in sorted(merged, key=Version)})
 
 
-def load(directories: Sequence[Path], package: str) -> PackageScans | None:
-    """Return the scans of a package from the last directory that has them; None where none has.
-
-    Raises MatrixError for a file that cannot be read.
-    """
+def _parse(raw: bytes, path: Path, package: str) -> PackageScans:
     from imagegen.compat.scans_reader import parse  # late: results of earlier runs stand for most files
 
-    with harvested.opened(directories, f"{FOLDER}/{package}.json") as file:
-        return parse(*file, package) if file else None
+    return parse(raw, path, package)
 
 
-def names(directories: Iterable[Path]) -> list[str]:
-    """The packages that have a file, sorted."""
-    return harvested.packages(directories, FOLDER)
-
-
-def path_of(directory: Path, package: str) -> Path:
-    return directory / FOLDER / f"{package}.json"
+_FILES = harvested.Folder("scans", _parse)
+load, names, path_of = _FILES.load, _FILES.names, _FILES.path_of
