@@ -3,5 +3,3 @@
 from imagegen.engine.client import Engine
 from imagegen.engine.containers import Container, Outcome, signal_name
 from imagegen.engine.inspection import ContainerInfo
-
-__all__ = ["Container", "ContainerInfo", "Engine", "Outcome", "signal_name"]

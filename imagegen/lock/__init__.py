@@ -24,29 +24,6 @@ if TYPE_CHECKING:
     from imagegen.lock.freshness import contradictions, outdated, stale
     from imagegen.lock.own import pack_own_packages, require_own_packages
 
-__all__ = [
-    "contents_hash",
-    "contradictions",
-    "dumps",
-    "dumps_attached",
-    "facts_of_lock",
-    "fetch_sources",
-    "inputs_hash",
-    "loads",
-    "loads_attached",
-    "loads_combined",
-    "local_tags",
-    "outdated",
-    "pack_own_packages",
-    "read",
-    "read_text",
-    "require_own_packages",
-    "require_unchanged",
-    "stale",
-    "with_built_wheels",
-    "write",
-]
-
 __getattr__ = lazy_names(
     __name__,
     {

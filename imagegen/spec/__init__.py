@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from imagegen.spec.loader import load
     from imagegen.spec.model import Cell
 
-__all__ = ["Cell", "Matrix", "cell_answers", "facts_of_cell", "load", "nearest_cell"]
-
 __getattr__ = lazy_names(
     __name__,
     {

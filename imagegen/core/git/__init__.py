@@ -8,8 +8,6 @@ if TYPE_CHECKING:
     from imagegen.core.git.local import pack, unchanged
     from imagegen.core.git.source_tree import LARGEST_POINTER, PackedTree, TreeSource, archive, is_pointer
 
-__all__ = ["LARGEST_POINTER", "PackedTree", "TreeSource", "archive", "is_pointer", "pack", "unchanged"]
-
 __getattr__ = lazy_names(
     __name__,
     {

@@ -12,21 +12,6 @@ if TYPE_CHECKING:
     from imagegen.core.net.page import Page
     from imagegen.core.net.status import DeniedError, NotFoundError, UnavailableError, UnreachableError
 
-__all__ = [
-    "ByteSink",
-    "Client",
-    "DeniedError",
-    "Missing",
-    "MissingFiles",
-    "NotFoundError",
-    "Page",
-    "UnavailableError",
-    "UnreachableError",
-    "file_path",
-    "is_file",
-    "with_indexes",
-]
-
 __getattr__ = lazy_names(
     __name__,
     {

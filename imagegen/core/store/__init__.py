@@ -1,5 +1,3 @@
 """The content-addressed store, an OCI image layout."""
 
 from imagegen.core.store.layout import Store
-
-__all__ = ["Store"]

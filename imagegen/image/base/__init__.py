@@ -17,26 +17,3 @@ from imagegen.image.base.registry_image import require_published
 from imagegen.image.base.resolution import resolve, resolve_packages
 from imagegen.image.base.unpack import verified
 from imagegen.lock.foundation import LockedBase
-
-__all__ = [
-    "LockedBase",
-    "PrebuiltBase",
-    "build",
-    "build_packages",
-    "fetch_files",
-    "fetch_layers",
-    "fetch_packages",
-    "keep",
-    "key",
-    "merged_tree",
-    "missing",
-    "missing_packages",
-    "needed",
-    "needed_packages",
-    "packages_key",
-    "require_published",
-    "resolve",
-    "resolve_packages",
-    "rootfs",
-    "verified",
-]

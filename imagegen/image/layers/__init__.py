@@ -16,30 +16,3 @@ from imagegen.image.layers.image_config import Image, environment, image
 from imagegen.image.layers.layer import Layer, LayerOrigin, LayerSource
 from imagegen.image.layers.sizes import Size, layer_sizes, package_sizes, shared
 from imagegen.image.layers.sources import LayerStack, RemoteLayers, ResolvedLayers, resolve_layers
-
-__all__ = [
-    "Image",
-    "Layer",
-    "LayerOrigin",
-    "LayerSource",
-    "LayerStack",
-    "RemoteLayers",
-    "ResolvedLayers",
-    "Size",
-    "assemble",
-    "assemble_base",
-    "built_digest",
-    "compare_with_record",
-    "ensure_layers",
-    "environment",
-    "image",
-    "keep_record",
-    "layer_sizes",
-    "package_sizes",
-    "record_contradictions",
-    "record_of",
-    "recorded_image",
-    "resolve_layers",
-    "shared",
-    "write_image",
-]

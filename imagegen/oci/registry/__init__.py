@@ -7,15 +7,3 @@ from imagegen.oci.registry.push import BlobTotals, PushTarget, PushTotals
 from imagegen.oci.registry.reference import Reference, parse
 from imagegen.oci.registry.referrers import Content, Referrer
 from imagegen.oci.registry.repository import Repository, resolve
-
-__all__ = [
-    "BlobTotals",
-    "Content",
-    "PushTarget",
-    "PushTotals",
-    "Reference",
-    "Referrer",
-    "Repository",
-    "parse",
-    "resolve",
-]
