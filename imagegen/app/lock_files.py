@@ -41,16 +41,26 @@ class LockFiles:
 
     def path(self, cell: Cell) -> Path:
         """Return the path of the project's lock, or of the shipped one if only that exists."""
-        project_lock = self.project.directory / "locks" / f"{cell.id}.toml"
+        project_lock = self._project_path(cell)
         shipped_lock = shipped("locks") / f"{cell.id}.toml"
         return shipped_lock if shipped_lock.exists() and not exists(project_lock) else project_lock
 
+    def _project_path(self, cell: Cell) -> Path:
+        return self.project.directory / "locks" / f"{cell.id}.toml"
+
     def is_in_project(self, cell: Cell) -> bool:
-        """Return whether the path of the cell's lock is in the project, and not among the shipped locks."""
-        return self.path(cell).is_relative_to(self.project.directory)
+        """Return whether the entry of the cell's image, or its lock, is in the project and not only shipped."""
+        return exists(self._project_path(cell)) or self._matrices.is_in_project(cell.image)
+
+    def select(self, pattern: str | None) -> Sequence[Cell]:
+        """Return the matching cells. Without a pattern return the project's cells, or all cells if it has none."""
+        if pattern:
+            return self._matrices.matrix.select(pattern)
+        cells = self._matrices.matrix.all_cells
+        return [cell for cell in cells if self.is_in_project(cell)] or cells
 
     def require_project_cells(self, command: str) -> Sequence[Cell]:
-        """Return the cells that the project has locked. Raises LockError if there are none; `command` takes names."""
+        """Return the project's cells with a lock. Raises LockError if there are none; `command` takes names."""
         cells = [cell for cell in self._matrices.matrix.all_cells if self.is_in_project(cell) and self.has(cell)]
         if cells:
             return cells

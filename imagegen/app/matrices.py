@@ -11,7 +11,7 @@ from imagegen import spec as matrix
 from imagegen.app.project import ProjectContext
 from imagegen.compat.rule import Rule
 from imagegen.core.context import Context
-from imagegen.core.data import is_source_tree
+from imagegen.core.data import is_source_tree, shipped
 from imagegen.core.errors import MatrixError, MatrixErrors
 from imagegen.core.text import counted
 from imagegen.spec.cells import Matrix
@@ -41,6 +41,12 @@ class Matrices:
             raise
         compatibility.check_rules(loaded.rules, loaded.places)
         return loaded
+
+    def is_in_project(self, image: str) -> bool:
+        """Return whether the entry of an image is in the project. In imagegen's source tree the shipped ones are."""
+        directory = self.project.matrix_directories[self.matrix.image_layers[image]]
+        project_directory = self.project.directory / directory.name
+        return directory != shipped(directory.name) or directory.resolve() == project_directory.resolve()
 
     def select_groups(self, pattern: str, platforms: str | None) -> list[tuple[Cell, ...]]:
         """Return the selected cells one by one, or with `platforms` the cells of each index. Raises UsageError."""

@@ -8,12 +8,14 @@ import click
 
 from imagegen.app.check_locks import LockedImage, check_locks
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
+from imagegen.cli.options import all_option, glob_of
 from imagegen.core.errors import OptionConflictError, UsageError
 from imagegen.lock.make.options import LockOptions
 
 
 @click.command("lock")
-@click.argument("cell", shell_complete=complete_cells)
+@click.argument("cell", required=False, shell_complete=complete_cells)
+@all_option
 @click.option("--check", is_flag=True, help="Only check the locks that exist; fail when one is stale.")
 @click.option("--record", is_flag=True, help="Build the layers and write their digests into the lock.")
 @click.option("--upgrade", is_flag=True, help="Take the newest versions that the matrix allows, as of now.")
@@ -30,7 +32,8 @@ from imagegen.lock.make.options import LockOptions
 def command(
     app: App,
     *,
-    cell: str,
+    cell: str | None,
+    include_shipped: bool,
     check: bool,
     record: bool,
     upgrade: bool,
@@ -46,7 +49,8 @@ def command(
 ) -> None:
     """Resolve CELL and write locks/<cell>.toml. Locked versions stay unless an option upgrades them.
 
-    With --check, all locks of CELL are checked, and the cells without one are listed. Exit code 67 when a lock is not
+    With --check, all locks of CELL are checked, and the cells without one are listed. Without CELL, all locks of the
+    project's cells are checked: their image or their lock is in the project. Exit code 67 when a lock is not
     fresh, or none exists.
 
     With --name, the lock is of a new image that extends CELL's image with the changes of --set, --add, --package and
@@ -64,9 +68,15 @@ def command(
         raise OptionConflictError(
             "--check changes nothing, so it takes no other option", fix="leave out --check or the others"
         )
-    cells = app.session.matrix.select(cell)
+    cell = glob_of(cell, include_shipped=include_shipped)
     if check:
-        results = check_locks(app.session.lock_files, cells)
+        lock_files = app.session.lock_files
+        results = check_locks(
+            lock_files,
+            lock_files.select(cell) if cell else lock_files.require_project_cells("imagegen lock --check"),
+        )
+    elif cell is None:
+        raise click.MissingParameter(param_hint="'CELL'", param_type="argument")
     elif name is not None:
         # late, here and below, since a check resolves and builds nothing
         from imagegen.app.entries import Changes, lock_changed
@@ -80,7 +90,9 @@ def command(
     else:
         from imagegen.app.make_locks import lock_image
 
-        results = [lock_image(app.session, selected, options, record=record) for selected in cells]
+        results = [
+            lock_image(app.session, selected, options, record=record) for selected in app.session.matrix.select(cell)
+        ]
     if as_json:
         app.json([_as_dict(result) for result in results])
 

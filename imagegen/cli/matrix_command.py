@@ -13,6 +13,7 @@ from imagegen.app.cell_states import CellStatus
 from imagegen.app.ci_jobs import ci_jobs
 from imagegen.app.states import StateName
 from imagegen.cli.app import App, complete_cells, pass_app
+from imagegen.cli.options import all_option, glob_of
 from imagegen.cli.table import Styled, Table
 from imagegen.core.text import shown
 
@@ -27,11 +28,15 @@ _RULES: dict[StateName, tuple[str, str]] = {  # the answer of rules and metadata
 
 @click.command("matrix")
 @click.argument("pattern", metavar="[GLOB]", required=False, shell_complete=complete_cells)
+@all_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--github", is_flag=True, help="Print locked cells (by default the project's) for $GITHUB_OUTPUT.")
+@click.option("--github", is_flag=True, help="Print locked cells for $GITHUB_OUTPUT.")
 @pass_app
-def command(app: App, *, pattern: str | None, as_json: bool, github: bool) -> None:
+def command(app: App, *, pattern: str | None, include_shipped: bool, as_json: bool, github: bool) -> None:
     """Show whether the cells that match GLOB can work, are locked, and can be built on this machine now.
+
+    Without GLOB, take the project's cells: their image or their lock is in the project. A project without cells shows
+    all of them, unless with --github.
 
     The column "rules": rules and package metadata accept the cell (no conflict), reject it (conflict), or do neither
     (unknown).
@@ -44,11 +49,12 @@ def command(app: App, *, pattern: str | None, as_json: bool, github: bool) -> No
     The default package index and Debian's archive count as available, other addresses only if the environment names a
     mirror, or if a find-links directory or the store has the file.
     """
+    pattern = glob_of(pattern, include_shipped=include_shipped)
     if github:
         for name, jobs in ci_jobs(app.session, pattern).items():
             click.echo(f"{name}={json.dumps({'include': jobs}) if jobs else ''}")
         return
-    statuses = cell_states.statuses(app.session, app.session.matrix.select(pattern or "*"))
+    statuses = cell_states.statuses(app.session, app.session.lock_files.select(pattern))
     rows = [_as_dict(status) for status in statuses]
     if as_json:
         app.json(rows)

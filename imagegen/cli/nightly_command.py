@@ -15,7 +15,7 @@ from imagegen.app.nightly.run import CellOutcome
 from imagegen.app.nightly.update import locked_groups, update_locks
 from imagegen.app.publisher import Publisher, PublishOptions
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
-from imagegen.cli.options import builder_option, platform_option
+from imagegen.cli.options import all_option, builder_option, glob_of, platform_option
 from imagegen.cli.output import print_report
 from imagegen.cli.publish_command import key_option
 from imagegen.cli.table import Styled, Table
@@ -29,6 +29,7 @@ _COLOUR = {"failed": "red", "unchanged": "yellow"}
 
 @click.command("nightly")
 @click.argument("pattern", metavar="[GLOB]", required=False, shell_complete=complete_cells)
+@all_option
 @click.option("--to", metavar="REPO", help="Publish to repositories below this one (default: publish.yaml's).")
 @click.option("--as-of", metavar="TIME", help="Ignore files uploaded later (RFC 3339; default: now).")
 @click.option("--propose-only", is_flag=True, help="Write locks and locks/CHANGES.md; build and publish nothing.")
@@ -43,6 +44,7 @@ def command(
     app: App,
     *,
     pattern: str | None,
+    include_shipped: bool,
     to: str | None,
     as_of: str | None,
     propose_only: bool,
@@ -55,10 +57,10 @@ def command(
 ) -> None:
     """Update cells to the newest versions that matrix, rules and metadata accept; build, test and publish changed ones.
 
-    Without GLOB, take the cells that the project has locked; with it, shipped locks count too. A cell that fails keeps
-    its lock and its tags; the others continue, and the exit code is 1. A cell without changes whose image is published
-    is not built. An image with several environments is joined from the locks of its cells, after matching cells are
-    updated.
+    Without GLOB, take the project's cells that have a lock: their image or their lock is in the project. A cell that
+    fails keeps its lock and its tags; the others continue, and the exit code is 1. A cell without changes whose image
+    is published is not built. An image with several environments is joined from the locks of its cells, after matching
+    cells are updated.
 
     With --platform, the images of several platforms are updated together and get one image index; if one of them
     fails, none is published.
@@ -70,7 +72,7 @@ def command(
     if no_test and require_gpu:
         raise OptionConflictError("--require-gpu and --no-test exclude each other", fix="leave out one of the two")
     time = parse_cutoff(as_of)
-    groups = locked_groups(app.session, pattern, platform)
+    groups = locked_groups(app.session, glob_of(pattern, include_shipped=include_shipped), platform)
     options = PublishOptions(test=not no_test, require_gpu=require_gpu, channel="nightly", builder=builder, key=key)
     publisher = None if propose_only else Publisher(app.session, to, options)
     outcomes = update_locks(app.session, groups, time, publisher)

@@ -9,13 +9,15 @@ import click
 from imagegen.app import site, site_view
 from imagegen.app.site_report import read_report
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
+from imagegen.cli.options import all_option, glob_of
 from imagegen.core.text import counted
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
 @click.command("report")
-@click.argument("pattern", metavar="[GLOB]", default="*", shell_complete=complete_cells)
+@click.argument("pattern", metavar="[GLOB]", required=False, shell_complete=complete_cells)
+@all_option
 @click.option(
     "-o",
     "--output",
@@ -26,8 +28,10 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 )
 @json_option("Print JSON: the index and the page of each cell.")
 @pass_app
-def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
+def command(app: App, *, pattern: str | None, include_shipped: bool, output: Path, as_json: bool) -> None:
     """Write web pages with the state of the cells that match GLOB, and the contents of locked cells.
+
+    Without GLOB, take the project's cells: their image or their lock is in the project; all cells if it has none.
 
     The first page proposes an image by GPU, engine, CUDA and Python, with a command that runs it by digest, and shows
     why each cell has its state. Pages of locked cells show requirements, sizes, results of audit and smoke checks, and
@@ -37,7 +41,7 @@ def command(app: App, *, pattern: str, output: Path, as_json: bool) -> None:
     of the first page.
     """
     site.require_own(output)
-    report = read_report(app.session, app.session.matrix.select(pattern))
+    report = read_report(app.session, app.session.lock_files.select(glob_of(pattern, include_shipped=include_shipped)))
     site.replace_report(output, site.render(report))
     first = str(output / "index.html")
     if as_json:

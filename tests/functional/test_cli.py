@@ -221,8 +221,8 @@ def test_a_message_is_read_from_stdin(
 
 
 def test_without_a_pattern_each_image_is_shown_once(run: Run) -> None:
-    ended = run("list")
-    images = [each["image"] for each in json.loads(run("list", "--json").out)]
+    ended = run("list", "--all")
+    images = [each["image"] for each in json.loads(run("list", "--all", "--json").out)]
     assert [line.split()[0] for line in ended.out.splitlines()[1:]] == images
     assert len(set(images)) == len(images)
     more = len(shipped_matrix().cells()) + 1 - len(images)
@@ -334,7 +334,7 @@ def test_one_broken_lock_does_not_hide_the_other_cells(run: Run, tmp_path: Path,
     path = tmp_path / "locks" / "odd-cpu-py311.toml"
     path.parent.mkdir()
     path.write_text('version = 1\nfrob = "x"\n')
-    ended = run("list", "--json")
+    ended = run("list", "--all", "--json")
     assert ended.code == 0
     locked = {each["cell"]: each["locked"] for each in json.loads(ended.out)}
     assert locked["odd-cpu-py311"] == "broken"

@@ -45,6 +45,7 @@ class Project(Machine):
         cells = tuple(toy.cell for toy in self.toys.values())
         app.session.matrices.matrix = SimpleNamespace(  # type: ignore[assignment]
             all_cells=cells,
+            image_layers={cell.image: 0 for cell in cells},
             cells=lambda: cells,
             select=lambda pattern, **_: [each for each in cells if pattern in ("*", each.id)],
             on_platforms=lambda cell, platforms: cells[:2],

@@ -1,4 +1,4 @@
-"""Commands without names take the cells that the project has locked, and no shipped ones."""
+"""Commands without names take the cells whose image or lock is in the project, and no shipped ones."""
 
 from __future__ import annotations
 
@@ -74,6 +74,45 @@ def test_a_shipped_cell_of_another_platform_is_taken_only_by_name(run: Run, tmp_
     assert f"error[lock-missing]: {tmp_path}/locks/{CELL}-linux-arm64.toml" in ended.err
     assert run("nightly", CELL, "--propose-only", "--platform", "all").code == 0
     assert updated == [CELL, f"{CELL}-linux-arm64"]
+
+
+def rows(run: Run, *words: str) -> list[str]:
+    return [row["cell"] for row in json.loads(run(*words, "--json").out)]
+
+
+def test_commands_without_names_take_images_and_locks_of_the_project(run: Run, tmp_path: Path) -> None:
+    """The image `odd` has an entry in the project; the other cell has a lock there."""
+    assert rows(run, "list") == rows(run, "matrix") == ["odd-cpu-py311"]
+    lock_here(tmp_path, f"{CELL}-linux-arm64")
+    assert rows(run, "list") == rows(run, "matrix") == [f"{CELL}-linux-arm64", "odd-cpu-py311"]
+    report = json.loads(run("report", "-o", str(tmp_path / "site"), "--json").out)
+    assert [*report["cells"]] == [f"{CELL}-linux-arm64", "odd-cpu-py311"]
+    for command in ("list", "matrix"):
+        assert {CELL, OTHER, "odd-cpu-py311"} <= {*rows(run, command, "--all")}
+        assert run(command, "--all", "odd").code == 64
+
+
+def test_a_project_without_cells_shows_the_shipped_ones(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "matrices" / "odd.yaml").unlink()
+    assert rows(run, "list") == rows(run, "list", "--all")
+    assert rows(run, "matrix") == rows(run, "matrix", "*")
+
+
+def test_an_equal_copy_of_a_shipped_image_is_the_projects(run: Run, tmp_path: Path) -> None:
+    (file,) = (path for path in shipped("matrices").rglob("*.yaml") if "\n  sb3-maskable:\n" in path.read_text())
+    shutil.copy(file, tmp_path / "matrices")
+    assert OTHER in rows(run, "list")
+
+
+def test_a_check_without_names_takes_the_locks_of_the_project(run: Run, tmp_path: Path) -> None:
+    assert run("lock", "--check").code == LockError.exit_code
+    lock_here(tmp_path)
+    ended = run("lock", "--check", "--json")
+    assert (ended.code, [row["cell"] for row in json.loads(ended.out)]) == (0, [CELL])
+    lock = tmp_path / "locks" / f"{CELL}.toml"
+    lock.write_text(lock.read_text().replace('cuda = "cpu"', 'cuda = "cu130"', 1))
+    assert run("lock", "--check").code == LockError.exit_code
+    assert run("lock").code == 64
 
 
 @pytest.mark.parametrize("words", [("matrix", CELL), ("lock", CELL, "--check"), ("why", "torch==2.9.1")])
