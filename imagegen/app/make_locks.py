@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from imagegen import lock
@@ -18,7 +19,7 @@ from imagegen.core.text import counted, did_you_mean
 from imagegen.image import base, layers
 from imagegen.lock.environments import combine, locked_environments, shared_wheels
 from imagegen.lock.facts import facts_of_lock
-from imagegen.lock.make.options import LockOptions
+from imagegen.lock.make.options import LockOptions, parse_cutoff
 from imagegen.lock.make.stages import LockRequest, lock_cell
 from imagegen.lock.model import Foundation, Lock
 from imagegen.lock.stack import read_stack
@@ -118,16 +119,32 @@ def foundation_keys(foundation: Foundation) -> dict[str, object]:
 
 
 def resolve_cell(session: Session, cell: Cell, previous: Lock | None, options: LockOptions) -> Lock:
-    """Resolve the cell. Raises IncompatibleError if a rule rejects the cell or the result, and as `facts_of` of the
-    session and `lock_cell`.
+    """Resolve the cell. A first lock of an image that extends another one starts from that image's lock, as of now.
+
+    Raises IncompatibleError if a rule rejects the cell or the result, and as `facts_of` of the session and `lock_cell`.
     """
     session.judge.require_acceptable(cell)
+    if previous is None and (parent := _parent_lock(session, cell)):
+        session.project.progress.say(f"{cell.id} starts from the lock of {parent.cell}")
+        cutoff = parse_cutoff(options.as_of)
+        previous, options = parent, replace(options, as_of=cutoff, trust_previous_wheels=True)
     try:
         locked = lock_cell(lock_request(session.matrices, cell, options), previous)
     except LockError as error:
         raise _unknown_project(session.matrices, cell, error) or _with_conflict(session, cell, error) from error
     session.judge.require_compatible(cell, facts_of_lock(locked, cell))
     return locked
+
+
+def _parent_lock(session: Session, cell: Cell) -> Lock | None:
+    """Return the lock of the nearest image that the cell's image extends, for the same axes; None if none is read."""
+    by_image = {candidate.image: candidate for candidate in session.matrix.cells() if candidate.axes == cell.axes}
+    while parent := by_image.get(cell.extends or ""):
+        with suppress(LockError):
+            if locked := session.lock_files.find(parent):
+                return locked
+        cell = parent
+    return None
 
 
 def _with_conflict(session: Session, cell: Cell, error: LockError) -> LockError:

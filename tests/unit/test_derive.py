@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from imagegen.app import entries
+from imagegen.app import entries, make_locks
 from imagegen.app.check_locks import LockedImage
 from imagegen.app.entries import Changes, lock_changed
 from imagegen.app.project import ProjectContext
@@ -15,6 +16,9 @@ from imagegen.app.session import Session
 from imagegen.core.errors import ImagegenError, LockError, UsageError
 from imagegen.core.progress import Quiet
 from imagegen.lock.make.options import LockOptions
+from imagegen.lock.make.previous import Previous
+from imagegen.lock.make.stages import LockRequest
+from imagegen.lock.model import Lock
 from imagegen.spec.model import Cell
 
 pytestmark = pytest.mark.usefixtures("shared_results")
@@ -120,3 +124,39 @@ def test_changes_that_do_not_fit_are_refused(
         lock(project, "cpu-grpo", name, **changes)
     assert raised.value.code == code
     assert files(project) == ["matrices/own.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "options", "versions_from", "expected"),
+    [
+        ("extends: cpu-grpo", LockOptions(), "cpu-grpo-cpu-py311", True),
+        ("extends: middle", LockOptions(as_of="2026-11-20"), "cpu-grpo-cpu-py311", True),
+        ("extends: cpu-grpo", LockOptions(upgrade=True), "cpu-grpo-cpu-py311", False),
+        ('{extends: cpu-grpo, axes: {python: ["3.13"]}}', LockOptions(), None, False),  # the parent has no such lock
+    ],
+)
+def test_the_first_lock_of_an_extended_image_starts_from_its_lock(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    entry: str,
+    options: LockOptions,
+    versions_from: str | None,
+    expected: bool,
+) -> None:
+    """The versions stay and the cutoff is the present, so that a change can take what is newer than the parent."""
+    (tmp_path / "matrices").mkdir()
+    images = f"middle: {{extends: cpu-grpo}}, mine: {entry if entry[0] == '{' else f'{{{entry}}}'}"
+    (tmp_path / "matrices/mine.yaml").write_text(f"images: {{{images}}}\n")
+    starts: list[Previous] = []
+
+    def lock_cell(request: LockRequest, previous: Lock | None) -> Lock:
+        starts.append(Previous.of(previous, request.options))
+        raise LockError("stop here", code="lock-no-hash")
+
+    monkeypatch.setattr(make_locks, "lock_cell", lock_cell)
+    session = Session(ProjectContext({"XDG_CACHE_HOME": str(tmp_path / "cache")}, tmp_path, Quiet()))
+    with pytest.raises(LockError):
+        make_locks.lock_image(session, session.matrix.select_one("mine"), options, record=False)
+    (start,) = starts
+    assert (start.lock and start.lock.cell, bool(start.versions)) == (versions_from, expected)
+    assert start.cutoff.startswith(options.as_of or f"{datetime.now(UTC):%Y-%m-%d}")
