@@ -36,6 +36,8 @@ _WORD = re.compile(
 _EXAMPLE = "imagegen why torch==2.9.1 vllm==0.11.0 cuda==12.8 gpu==sm_120 python==3.12"
 _VERSION = re.compile(r"[vR]?([0-9]+(?:\.[0-9]+)*(?:[._-]?[a-z]++[0-9]*)*(?:\+[\w.]+)?)", re.ASCII)
 _NAMED_VERSION = re.compile(rf"(?P<name>[A-Za-z][\w.-]*)\s+{_VERSION.pattern}")
+_CONNECTING = {"and", "for", "in", "on", "under", "using", "with"}  # words between names: "vllm 0.24 on H100"
+_NEWEST = {"latest", "newest", "nightly", "stable"}
 _LONGEST = 8  # words of one name: NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition
 _PLATFORM = "linux/amd64"  # the default platform of a query
 
@@ -159,7 +161,14 @@ def parse_words(
         )
     parser = _QuestionParser(vocabulary, cell, file)
     for word in _joined([*words, *sets], vocabulary):
-        parser.add(*_split(word))
+        if word.lower() in _NEWEST:
+            raise UsageError(
+                f"{word} is no version: it changes from day to day",
+                code="usage-invalid-value",
+                fix="leave it out to ask about all releases, or name one, as in vllm==0.24.0",
+            )
+        if word.lower() not in _CONNECTING:
+            parser.add(*_split(word))
     extras = file.extras if file else {}
     for name, specifier in file.specifiers.items() if file else ():
         if name not in parser.requested:

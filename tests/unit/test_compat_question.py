@@ -147,6 +147,25 @@ def test_another_cuda_changes_only_what_there_is_a_build_of_for_each() -> None:
 
 
 @pytest.mark.parametrize(
+    ("sentence", "understood"),
+    [
+        ("numba 0.61 on H100 with CUDA 12.8", {"numba": "==0.61.*", "gpu": "==sm_90", "cuda": "==12.8"}),
+        ("numba and torch for py312", {"numba": "", "torch": "", "python": "==3.12"}),
+        ("vllm 0.24 on 8x L40S", {"vllm": "==0.24.*", "gpu": "==sm_89"}),
+    ],
+)
+def test_words_between_names_are_no_names(sentence: str, understood: dict[str, str]) -> None:
+    question = requested(*sentence.split())
+    assert (question.requested, question.unknown) == (understood, ())
+
+
+@pytest.mark.parametrize("word", ["latest", "Newest", "nightly"])
+def test_a_word_that_changes_its_meaning_from_day_to_day_is_refused(word: str) -> None:
+    with raises("usage-invalid-value"):
+        requested("numba", word)
+
+
+@pytest.mark.parametrize(
     ("typed", "said"),
     [
         (["2.9", "torch"], '"2.9" is a version without a name'),
