@@ -306,7 +306,8 @@ class _Walk:
         """Return whether the sources do not show if a name exists.
 
         It may exist if the module above it imports one that changes how Python finds modules, if a package above it
-        creates modules, or if a class of lazy modules answers names with its ending. Modules have names in lower case.
+        creates modules, or if a class of lazy modules answers names with its ending. Modules have names in lower case,
+        and only packages have modules.
         """
         above, _, last = missing.rpartition(".")
         loaded = (name.name for name in self.read(above).names if name.name in self._files)
@@ -314,7 +315,9 @@ class _Walk:
             return True
         if last.endswith(self._lazy_suffixes(above)):
             return True
-        return last.islower() and any(CREATES in self.read(name).defined.names for name in (*parents(above), above))
+        file = self._files[above]
+        is_module = last.islower() and (file is None or is_package(file.path))
+        return is_module and any(CREATES in self.read(name).defined.names for name in (*parents(above), above))
 
     def _lazy_suffixes(self, module: str) -> tuple[str, ...]:
         """Return the endings of names that the module's class of lazy modules answers, which it may import."""

@@ -200,13 +200,13 @@ def test_only_code_that_creates_modules_answers_an_import_of_a_missing_module(in
 @pytest.mark.parametrize(
     ("init", "lines"),
     [
-        ("for old in MOVED:\n    sys.modules[f'{__name__}.{old}'] = new\n", [2]),
-        ("sys.modules[__name__] = Lazy()\nNever = 1\n", [1, 2]),
+        ("for old in MOVED:\n    sys.modules[f'{__name__}.{old}'] = new\n", [2, 3]),
+        ("sys.modules[__name__] = Lazy()\nNever = 1\n", [1, 2, 3]),
     ],
 )
 def test_modules_below_a_package_that_creates_some_may_exist(init: str, lines: list[int]) -> None:
-    hub = {"hub/__init__.py": init, "hub/low/__init__.py": ""}
-    app = {"app/__init__.py": "import hub.low.gone\nfrom hub.low import Gone\n"}
+    hub = {"hub/__init__.py": init, "hub/low/__init__.py": "", "hub/one.py": ""}
+    app = {"app/__init__.py": "import hub.low.gone\nfrom hub.low import Gone\nfrom hub.one import gone\n"}
     assert [line for _, line, _ in failing({"app": app, "hub": hub})] == lines
 
 
