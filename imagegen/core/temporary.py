@@ -1,7 +1,7 @@
 """Temporary files and directories, in the store's tmp/ and elsewhere, each locked by its maker's process.
 
 Only the lock distinguishes a killed build's files from a running build's; the former are removed when a store is
-opened, or another file is written in the same directory. Downloads (`part-...`, imagegen/core/net/partial.py) stay: a
+opened, or another file is written in the same directory. Downloads (`part-...`, imagegen/core/net/client.py) stay: a
 later run resumes them.
 """
 

@@ -14,7 +14,7 @@ import pytest
 
 from imagegen.core.config import Settings
 from imagegen.core.net import Client
-from imagegen.core.net.request import CHUNK, Body
+from imagegen.core.net.page import CHUNK, Body
 from imagegen.core.net.sender import Sender, small
 from tests.support.errors import raises
 from tests.support.http_server import Loopback

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from imagegen.core.errors import StoreError
-from imagegen.core.net.partial import partial
+from imagegen.core.net.client import partial
 from imagegen.core.store import Store, disk, images
 from imagegen.core.store.cache import BlobCache
 from imagegen.core.store.upkeep import collect

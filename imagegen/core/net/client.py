@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from http import HTTPStatus
-from typing import Protocol
+from pathlib import Path
+from typing import BinaryIO, Protocol
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net.address import file_path, is_file
-from imagegen.core.net.local_files import opened
-from imagegen.core.net.page import MAX_PAGE, Page, first_bytes, read_page
-from imagegen.core.net.partial import Partial, partial
-from imagegen.core.net.request import CHUNK, authorized
-from imagegen.core.net.status import TryAgainError, continues, size_of, whole_size
+from imagegen.core.net.page import CHUNK, MAX_PAGE, Page, authorized, first_bytes, read_page
+from imagegen.core.net.status import NotFoundError, TryAgainError, continues, size_of, whole_size
 from imagegen.core.progress import Meter
 from imagegen.core.store import Store
+from imagegen.core.temporary import PART, flock, names
 from imagegen.core.text import redact
+
+_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -262,3 +266,98 @@ def _unexpected(url: str, expected: str, got: str) -> FetchError:
         why=f"expected {expected}, got {got}",
         fix="do not trust this source; if the file was replaced on purpose, lock again",
     )
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a file of a file:// address. Raises FetchError."""
+    try:
+        if not path.is_file():  # opening a pipe would wait for a writer
+            raise NotFoundError(f"{path} does not exist or is not a file")
+        file = path.open("rb")
+    except OSError as error:
+        raise FetchError(
+            f"{path} cannot be read", code="fetch-file-unreadable", why=os.strerror(error.errno or 0)
+        ) from error
+    with file:
+        yield file
+
+
+class Partial:
+    """Bytes 0 to `size` of a download in progress. Use through `partial`.
+
+    The file is in the store's `tmp/` as `part-<sha256>`, so that a later run resumes where a killed one stopped, and it
+    gets its blob's name only when its bytes have that sha256. It is locked while it is written: if two processes need
+    the same download, one fetches it, and the other waits and finds the blob.
+    """
+
+    def __init__(self, file: BinaryIO, path: Path, limit: int) -> None:
+        self._file, self._path = file, path
+        self._hash = hashlib.sha256()
+        self.size = 0
+        self.pieces = 0  # answers that its bytes came from, in this run
+        if os.fstat(file.fileno()).st_size > limit:
+            self.clear()
+        while chunk := file.read(_CHUNK):
+            self._hash.update(chunk)
+            self.size += len(chunk)
+            self.pieces = 2
+
+    @property
+    def sha256(self) -> str:
+        return self._hash.hexdigest()
+
+    def append(self, data: bytes) -> None:
+        self._file.write(data)
+        self._hash.update(data)
+        self.size += len(data)
+
+    def clear(self) -> None:
+        """Start again from the first byte."""
+        self._file.seek(0)
+        self._file.truncate()
+        self._hash = hashlib.sha256()
+        self.size = self.pieces = 0
+
+    def commit(self, store: Store) -> str:
+        """Make the bytes a blob of the store and return its digest."""
+        digest = f"sha256:{self.sha256}"
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        os.replace(self._path, store.path(digest))
+        os.fchmod(self._file.fileno(), 0o444)  # not before: a part that is left must be writable
+        return digest
+
+
+@contextmanager
+def partial(store: Store, sha256: str, limit: int) -> Iterator[Partial]:
+    """Yield the existing part of the download, locked; a part longer than `limit` bytes is emptied.
+
+    A part that is left stays for a later run, unless this or another file did not fit on the store's disk, because the
+    others need the space more. Raises StoreError when the disk is full or read-only.
+    """
+    path = store.root / "tmp" / f"{PART}{sha256}"
+    with store.explained(), _locked(path) as file:
+        part = Partial(file, path, limit)
+        try:
+            with store.explained():  # first, because it detects a full disk
+                yield part
+                file.flush()
+        except BaseException:
+            if store.full:
+                part.size = 0
+            raise
+        finally:
+            if part.size == 0:
+                path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[BinaryIO]:
+    while True:
+        with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), "r+b") as file:
+            flock(file.fileno(), fcntl.LOCK_EX, path)
+            # The previous holder of the lock may have moved the file to its blob's name, or removed it.
+            if names(path, file.fileno()):
+                yield file
+                return

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import requests
@@ -19,10 +20,8 @@ from imagegen.core import stopping
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net.address import Address, Origin, is_file, netrc_auth, parse, proxy_for
-from imagegen.core.net.local_files import bundle
-from imagegen.core.net.page import DamagedBody
+from imagegen.core.net.page import AUTHORIZATION, CHUNK, Body, DamagedBody
 from imagegen.core.net.reason import distrust, innermost, reason_of
-from imagegen.core.net.request import AUTHORIZATION, CHUNK, Body
 from imagegen.core.net.status import MAX_WAIT, TryAgainError, UnreachableError, check_status, check_willing, redirected
 from imagegen.core.net.watchdog import StallWatchdog, WatchedAdapter
 from imagegen.core.store import disk
@@ -268,3 +267,19 @@ def _credentials(settings: Settings) -> dict[Origin, tuple[str, str]]:
     urls = [*settings.index_urls.values(), *settings.extra_indexes, *settings.find_links]
     addresses = [parse(url) for url in urls if url.lower().startswith(("http://", "https://"))]
     return {address.origin: address.auth for address in addresses if address.auth}
+
+
+def bundle(path: Path) -> str:
+    """The CA bundle, a file or an OpenSSL directory. Raises FetchError when it is none."""
+    try:
+        location = {"capath" if path.is_dir() else "cafile": str(path)}
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(**location)
+    except OSError as error:  # ssl.SSLError is one
+        raise FetchError(
+            "the CA bundle cannot be read",
+            code="fetch-ca-bundle-unreadable",
+            where=str(path),
+            why=error.strerror or str(error),
+            fix="SSL_CERT_FILE, REQUESTS_CA_BUNDLE, PIP_CERT or pip's `cert` names it: a file of certificates in PEM",
+        ) from error
+    return str(path)

@@ -1,9 +1,12 @@
-"""A page and how its body is unpacked: bounded, and to its end, which urllib3 does not ask for."""
+"""The body of a request, and a page and how its body is unpacked: bounded, and to its end.
+
+urllib3 does not ask for the end.
+"""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 
 from imagegen.core.deferred import dataclass
@@ -11,6 +14,22 @@ from imagegen.core.errors import FetchError
 
 MAX_PAGE = 64 << 20  # bytes; the longest pages of package indexes are tens of MB
 _GZIP = 31  # zlib's wbits for a gzip header and trailer
+
+CHUNK = 1 << 18  # bytes that are read at once, and the headway that a try must make to count as none
+AUTHORIZATION = "Authorization"
+
+
+@dataclass(frozen=True)
+class Body:
+    """The body of a request: `pieces` gives its `size` bytes from the first one on, each time that it is called."""
+
+    size: int
+    pieces: Callable[[], Iterator[bytes]]
+
+
+def authorized(authorization: str | None) -> dict[str, str]:
+    """Return the Authorization header for the first request; it is dropped on cross-origin redirects."""
+    return {AUTHORIZATION: authorization} if authorization else {}
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from imagegen.core.net.client import Client
-from imagegen.core.net.request import Body, authorized
+from imagegen.core.net.page import Body, authorized
 
 _SILENCE = 300.0  # seconds: a registry moves gigabytes before it answers the request that ends an upload
 WRITTEN = "be written to"  # the aim of requests with a body, in errors

@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 from imagegen.core.errors import FetchError, PublishError, StoreError
 from imagegen.core.net import DeniedError
 from imagegen.core.net.address import parse as parse_address
-from imagegen.core.net.request import CHUNK, Body
+from imagegen.core.net.page import CHUNK, Body
 from imagegen.core.net.sender import WRITTEN, Reply, Sender
 from imagegen.core.net.status import TryAgainError, redirected, size_of
 from imagegen.core.progress import Meter
