@@ -25,7 +25,7 @@ from imagegen.spec.model import Cell
 
 if TYPE_CHECKING:
     from imagegen.engine import Engine
-    from imagegen.engine.loading import Loading
+    from imagegen.engine.load import Loading
 
 
 def ensure_wheels(

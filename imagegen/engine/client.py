@@ -20,14 +20,11 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError
 from imagegen.core.progress import Progress, Quiet
 from imagegen.core.store import Store
-from imagegen.engine.builder import WAITED, nodes_of, unreachable
-from imagegen.engine.buildx import run_buildx
-from imagegen.engine.connection import open_client
+from imagegen.engine.buildx import WAITED, nodes_of, run_buildx, unreachable
+from imagegen.engine.connection import ENGINE_FLOOR, INSTALL, open_client, shortcomings
 from imagegen.engine.containers import Container, explained, running
 from imagegen.engine.inspection import ContainerInfo, exec_in, inspect_container
-from imagegen.engine.load import image_digest, load, pull, tag_image
-from imagegen.engine.loading import Loading
-from imagegen.engine.requirements import ENGINE_FLOOR, INSTALL, shortcomings
+from imagegen.engine.load import Loading, image_digest, load, pull, tag_image
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite

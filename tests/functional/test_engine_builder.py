@@ -17,7 +17,7 @@ import pytest
 
 from imagegen.core.config import Settings
 from imagegen.engine import Engine
-from imagegen.engine.builder import nodes_of, unreachable
+from imagegen.engine.buildx import nodes_of, unreachable
 from tests.support.errors import raises
 from tests.support.tls_proxy import Authority
 

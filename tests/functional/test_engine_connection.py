@@ -14,7 +14,7 @@ import pytest
 from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError
 from imagegen.engine import Engine, client
-from imagegen.engine.requirements import INSTALL
+from imagegen.engine.connection import INSTALL
 from tests.support.golden import Golden
 
 

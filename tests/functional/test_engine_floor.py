@@ -17,9 +17,8 @@ from packaging.version import Version
 
 from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError
-from imagegen.engine import Engine
-from imagegen.engine import requirements as connection
-from imagegen.engine.requirements import buildx_version, shortcomings
+from imagegen.engine import Engine, connection
+from imagegen.engine.connection import buildx_version, shortcomings
 from tests.support.errors import raises
 from tests.support.golden import Golden
 

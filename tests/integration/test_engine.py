@@ -22,7 +22,7 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import ContainerError, EngineError, OutputLimitError, StoreError, WheelError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.engine import Engine, loading
+from imagegen.engine import Engine
 from imagegen.engine import load as pulling
 from imagegen.engine.containers import LONGEST
 from imagegen.engine.loopback import Registry
@@ -149,7 +149,6 @@ def test_the_bottom_is_loaded_while_the_top_is_made(
                 name = stack.enter_context(plain(*arguments))
             yield name
 
-    monkeypatch.setattr(loading, "pulled", counted)
     monkeypatch.setattr(pulling, "pulled", counted)
     with engine.loading(store) as early:
         early.offer(part_of(store, digest, 1))

@@ -20,7 +20,7 @@ from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError
 from imagegen.core.progress import human
 from imagegen.engine import Engine
-from imagegen.engine.requirements import INSTALL
+from imagegen.engine.connection import INSTALL
 from imagegen.lock.facts import facts_of_lock
 from imagegen.lock.model import Lock
 from imagegen.run.doctor.diagnosis import HOST, Diagnosis
