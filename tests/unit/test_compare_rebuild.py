@@ -12,10 +12,9 @@ from typing import Any, cast
 
 import pytest
 
-from imagegen.compare.causes import Clue, likely_cause
 from imagegen.compare.image_bytes import ReadImage
 from imagegen.compare.layer_entries import entries, first_difference
-from imagegen.compare.rebuild import Comparison, Level, compare, rebuild_image
+from imagegen.compare.rebuild import Clue, Comparison, Level, compare, likely_cause, rebuild_image
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.image_format import EPOCH
