@@ -13,8 +13,7 @@ from packaging.version import Version
 
 from imagegen.compat import metadata
 from imagegen.compat.metadata import PackageReleases
-from imagegen.compat.published_builds import LEADER, Builds
-from imagegen.compat.pypi_build import AmbiguousBuildError, is_pypi_build
+from imagegen.compat.published_builds import LEADER, AmbiguousBuildError, Builds, is_pypi_build
 from imagegen.compat.rule import NO_CUDA, SURROUNDINGS, Override, Rule, cuda_version
 from imagegen.core.config import mirror_name
 from imagegen.core.errors import ErrorList, Location, MatrixError
@@ -33,8 +32,7 @@ from imagegen.spec.compose import (
     removal_errors,
 )
 from imagegen.spec.environments import combined_cell
-from imagegen.spec.foundation import Base
-from imagegen.spec.interpreters import Interpreters
+from imagegen.spec.foundation import Base, Interpreters
 from imagegen.spec.model import (
     Cell,
     Component,

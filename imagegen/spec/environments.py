@@ -119,14 +119,10 @@ def _overlapping_copies(environments: Sequence[CellEnvironment]) -> Iterator[Mat
                 )
             for path, (owner, (source, where)) in claimed.items():
                 is_equal = (path, source) == (copy.path, str(copy.file))
-                if not is_equal and _nested(path, copy.path):
+                if not is_equal and (f"{path}/".startswith(f"{copy.path}/") or f"{copy.path}/".startswith(f"{path}/")):
                     why = f"environment {owner.name} copies to {path} at {where}"
                     yield _overlap(environment, copy.path, copy.where, why, "copy one of the two elsewhere")
         claimed |= {copy.path: (environment, (str(copy.file), copy.where)) for copy in environment.cell.copies}
-
-
-def _nested(first: str, other: str) -> bool:
-    return f"{first}/".startswith(f"{other}/") or f"{other}/".startswith(f"{first}/")
 
 
 def _overlap(environment: CellEnvironment, path: str, where: Location, why: str, fix: str) -> MatrixError:

@@ -105,7 +105,7 @@ def _validate(document: documents.YamlDocument, errors: list[MatrixError]) -> Ma
                     "a matrix file is a mapping",
                     code="matrix-malformed",
                     where=document.where(()),
-                    fix=f"begin with one of {_sections()}",
+                    fix=f"begin with one of {', '.join(SECTIONS)}",
                 )
             )
         return MatrixFile()
@@ -192,7 +192,3 @@ def _order(error: MatrixError) -> tuple[str, int, int, str]:
     if where is None or isinstance(where, str):
         return (str(where), 0, 0, error.what)
     return (str(where.file), where.line or 0, where.column or 0, error.what)
-
-
-def _sections() -> str:
-    return ", ".join(SECTIONS)

@@ -7,7 +7,6 @@ recipe would: so sources, commands and backend are in the lock, in the key of th
 from __future__ import annotations
 
 import json
-from functools import cache
 
 from imagegen.checks import PREFIX_BACKEND
 from imagegen.core.deferred import dataclass
@@ -43,7 +42,7 @@ def backend_patch(prefix: Prefix, version: str, requires: tuple[str, ...]) -> by
     }
     files = {
         "imagegen_prefix.json": json.dumps(described, indent=1, sort_keys=True) + "\n",
-        "imagegen_prefix.py": _backend(),
+        "imagegen_prefix.py": PREFIX_BACKEND.read_text(encoding="utf-8"),
         "pyproject.toml": _PYPROJECT,
     }
     return "".join(_new_file(name, text) for name, text in files.items()).encode()
@@ -55,8 +54,3 @@ def _new_file(name: str, text: str) -> str:
         f"diff --git a/{name} b/{name}\nnew file mode 100644\n--- /dev/null\n+++ b/{name}\n@@ -0,0 +1,{len(lines)} @@\n"
     )
     return head + "".join(f"+{line}\n" for line in lines)
-
-
-@cache
-def _backend() -> str:
-    return PREFIX_BACKEND.read_text(encoding="utf-8")
