@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from imagegen import REPOSITORY, __version__
+from imagegen.core.git.submodule import Submodule
 from imagegen.core.text import redact
 from imagegen.lock import contents_hash, inputs_hash
 from imagegen.lock.artifacts import LockArtifact, packages
@@ -55,7 +56,7 @@ def provenance(lock: Lock, document: bytes, source: SourceCommit | None, builder
                 "cell": lock.cell,
                 "inputs": inputs_hash(lock),
                 "lock": {"digest": _sha256(digest_of(document))},
-                "source": _source(source) if source else "none: the lock is in no git repository",
+                "source": asdict(source) if source else "none: the lock is in no git repository",
             },
             "internalParameters": {"contents": contents_hash(lock), "as-of": lock.as_of},
             "resolvedDependencies": list(_dependencies(lock, source)),
@@ -63,10 +64,6 @@ def provenance(lock: Lock, document: bytes, source: SourceCommit | None, builder
         "runDetails": {"builder": {"id": builder.id, "version": {"imagegen": __version__}}, "metadata": metadata},
     }
     return (json.dumps(predicate, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
-
-
-def _source(source: SourceCommit) -> dict[str, Any]:
-    return {"url": source.url, "commit": source.commit, "dirty": source.dirty}
 
 
 def _dependencies(lock: Lock, source: SourceCommit | None) -> Iterator[dict[str, Any]]:
@@ -102,15 +99,10 @@ def _package_file(artifact: LockArtifact) -> Iterator[dict[str, Any]]:
         yield {"name": f"{package.name}: {name}", "digest": {"sha256": file.sha256}}
     if package is None or not isinstance(file, LockedFile) or file.index == BUILT:
         return
-    yield (
-        _git(package.name, package.version, package.git) if package.git else _file(package.name, package.version, file)
-    )
+    name, version = package.name, package.version
+    yield _git(f"{name} {version}", package.git) if package.git else _file(name, version, file)
     for module in package.submodules if isinstance(package, LockedBuild) else ():
-        yield {
-            "name": f"{package.name}: {module.path}",
-            "uri": f"git+{redact(module.url)}@{module.commit}",
-            "digest": {"gitCommit": module.commit, "gitTree": module.tree},
-        }
+        yield _git(f"{package.name}: {module.path}", module)
 
 
 def _file(name: str, version: str, file: LockedFile) -> dict[str, Any]:
@@ -120,10 +112,10 @@ def _file(name: str, version: str, file: LockedFile) -> dict[str, Any]:
     return entry
 
 
-def _git(name: str, version: str, git: LockedGit) -> dict[str, Any]:
-    folder = f"#subdirectory={git.subdirectory}" if git.subdirectory else ""
+def _git(name: str, git: LockedGit | Submodule) -> dict[str, Any]:
+    folder = f"#subdirectory={git.subdirectory}" if isinstance(git, LockedGit) and git.subdirectory else ""
     return {
-        "name": f"{name} {version}",
+        "name": name,
         "uri": f"git+{redact(git.url)}@{git.commit}{folder}",
         "digest": {"gitCommit": git.commit, "gitTree": git.tree},
     }

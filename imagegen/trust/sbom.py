@@ -118,8 +118,8 @@ def _base(lock: Lock, release: OsRelease | None) -> Component:
         )
     number = data("debian")["releases"].get(base.suite, base.suite)
     archives = {f"archive:{name}": date for name, date in base.archives.items()}
-    component = _component("operating-system", "debian", number, None, properties={"suite": base.suite, **archives})
-    return {**component, "bom-ref": f"base:{base.name}"}
+    properties = {"suite": base.suite, **archives}
+    return _component("operating-system", "debian", number, None, ref=f"base:{base.name}", properties=properties)
 
 
 def _interpreter(lock: Lock) -> list[Component]:
@@ -147,24 +147,21 @@ def _support(lock: Lock) -> Component:
     """Return the programs that imagegen adds to an image, which are the entrypoint and the doctor."""
     version = lock.inputs.get("preflight", "")[:12]
     licence = Terms("Apache-2.0", declared=True)
-    component = _component("application", "imagegen-preflight", version, None, licences=licence)
-    return {**component, "bom-ref": "imagegen-preflight"}
+    return _component("application", "imagegen-preflight", version, None, ref="imagegen-preflight", licences=licence)
 
 
 def _copies(lock: Lock) -> list[Component]:
     """Return the files of the project in the image."""
     return [
-        {
-            **_component(
-                "file",
-                file.path,
-                None,
-                None,
-                sha256=file.sha256,
-                properties={"size": str(file.size), "source": copy.source, "because": copy.because},
-            ),
-            "bom-ref": f"file:{file.path}",
-        }
+        _component(
+            "file",
+            file.path,
+            None,
+            None,
+            ref=f"file:{file.path}",
+            sha256=file.sha256,
+            properties={"size": str(file.size), "source": copy.source, "because": copy.because},
+        )
         for copy in lock.copies
         for file in copy.files
     ]
@@ -218,7 +215,11 @@ def _deb_terms(package: InstalledDeb | None) -> Terms | str:
 
 def _package(lock: Lock, package: LockedWheel | LockedBuild, licences: KnownLicences) -> Component:
     """Return a distribution. A compiled one has its sources, and its wheel if it was built."""
-    wheel = package if isinstance(package, LockedWheel) else _built(lock, package)
+    wheel = (
+        package
+        if isinstance(package, LockedWheel)
+        else next((wheel for wheel in lock.wheels if wheel.name == package.name), None)
+    )
     stated = licences.wheels.get(wheel.file.sha256) if wheel else None
     unknown = "the wheel was not scanned" if stated is None else "its metadata states none"
     terms = wheel_terms(stated) if stated else Terms()
@@ -257,19 +258,15 @@ def _patch(patch: WheelPatch | LockedPatch) -> Component:
     return entry | {"resolves": [{"type": "defect", "description": patch.because, **reference}]}
 
 
-def _built(lock: Lock, build: LockedBuild) -> LockedWheel | None:
-    return next((wheel for wheel in lock.wheels if wheel.name == build.name), None)
-
-
 def _pedigree(package: LockedWheel | LockedBuild) -> Component:
     """Return the sources of a package: an sdist or a commit with its submodules, and the patches on top."""
     source, git = package.source, package.git
     if git:
         origin = _commit(package.name, package.version, git.url, git.commit, git.tree, source.sha256)
     else:
-        origin = _component("library", package.name, package.version, pypi(package.name, package.version, source))
-        origin["hashes"] = [{"alg": "SHA-256", "content": source.sha256}]
-        origin["bom-ref"] = f"source:{_ref(origin)}"
+        purl = pypi(package.name, package.version, source)
+        name, version, sha256 = package.name, package.version, source.sha256
+        origin = _component("library", name, version, purl, ref=f"source:{purl}", sha256=sha256)
     modules = [
         _commit(submodule.path, submodule.commit, submodule.url, submodule.commit, submodule.tree, None)
         for submodule in (package.submodules if isinstance(package, LockedBuild) else ())
@@ -284,11 +281,9 @@ def _pedigree(package: LockedWheel | LockedBuild) -> Component:
 
 def _commit(name: str, version: str, url: str, commit: str, tree: str, sha256: str | None) -> Component:
     """Return a commit's tree; `sha256` is the hash of its archive."""
-    ref = git(name.replace("/", "-"), version, redact(url), commit)
-    component = _component(
-        "library", name, version, ref, sha256=sha256, properties={"git-commit": commit, "git-tree": tree}
-    )
-    component["bom-ref"] = f"source:{ref}"
+    purl = git(name.replace("/", "-"), version, redact(url), commit)
+    properties = {"git-commit": commit, "git-tree": tree}
+    component = _component("library", name, version, purl, ref=f"source:{purl}", sha256=sha256, properties=properties)
     component["externalReferences"] = [{"type": "vcs", "url": redact(url)}]
     return component
 
@@ -297,23 +292,24 @@ def _component(
     kind: str,
     name: str,
     version: str | None,
-    ref: str | None,
+    purl: str | None,
     *,
+    ref: str | None = None,
     sha256: str | None = None,
     description: str | None = None,
     licences: Terms | str | None = None,
     properties: Mapping[str, str | None] | None = None,
 ) -> Component:
-    """Return a component. `ref` is its package URL; `licences` is a sentence if they are unknown."""
+    """Return a component. `ref` is its package URL by default; `licences` is a sentence if they are unknown."""
     values = dict(properties or {})
     if isinstance(licences, str):
         values["licence"] = f"unknown: {licences}"
     component: Component = {
         "type": kind,
-        "bom-ref": ref,
+        "bom-ref": ref or purl,
         "name": name,
         "version": version,
-        "purl": ref,
+        "purl": purl,
         "description": description,
         "hashes": [{"alg": "SHA-256", "content": sha256}] if sha256 else None,
         "licenses": _licences(licences) if isinstance(licences, Terms) else None,
