@@ -40,41 +40,6 @@ from imagegen.lock.wheels import (
 )
 from imagegen.spec.model import Cell, ConfigField, EnvVar, ExposedPort, FileConflictRule, Label, LibraryDirectory
 
-__all__ = [
-    "BUILT",
-    "GIT",
-    "INTERPRETER",
-    "LINKS",
-    "LOCAL",
-    "LOCK_VERSION",
-    "PATCHED",
-    "URL",
-    "CopiedFile",
-    "FileConflict",
-    "Foundation",
-    "InterpreterArchive",
-    "Lock",
-    "LockedArchive",
-    "LockedBase",
-    "LockedBuild",
-    "LockedCopy",
-    "LockedDeb",
-    "LockedEnvironment",
-    "LockedFile",
-    "LockedGit",
-    "LockedGpus",
-    "LockedInterpreter",
-    "LockedPackages",
-    "LockedPatch",
-    "LockedSdist",
-    "LockedWheel",
-    "Record",
-    "RecordedLayer",
-    "WheelPatch",
-    "archive_name",
-    "file_conflicts_among",
-]
-
 LOCK_VERSION = 1
 
 
@@ -189,10 +154,6 @@ class Lock(LockTable):
         """The wheels of all environments, each file once, in their order."""
         wheels = (wheel for environment in self.environments for wheel in environment.lock.wheels)
         return tuple({wheel.file.digest: wheel for wheel in wheels}.values())
-
-    def environment_at(self, prefix: str) -> LockedEnvironment:
-        """Return the environment with this prefix."""
-        return next(environment for environment in self.environments if environment.prefix == prefix)
 
     def by_cell(self, cell: Cell) -> list[tuple[Cell, Lock]]:
         """Return cell and lock of each environment, the default one first; `cell` is the image's."""

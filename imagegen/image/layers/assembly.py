@@ -300,7 +300,8 @@ def trim_heap() -> None:
 
 def _make_layer(part: LayerPlan, lock: Lock, store: Store, compiler: Compiler) -> Layer:
     if part.wheels:
-        return wheels_layer(store, part, lock.environment_at(part.prefixes[0]).lock, compiler)
+        locks = {environment.prefix: environment.lock for environment in lock.environments}
+        return wheels_layer(store, part, locks[part.prefixes[0]], compiler)
     if part.name == FILES:
         return files_layer(store, part, lock)
     if part.name == SUPPORT:
