@@ -36,7 +36,7 @@ from imagegen.trust.documents import LOCK, NUMERICS, Kind
 from imagegen.trust.project import Project
 from imagegen.trust.signers import Trust
 from imagegen.wheels import wheelhouse
-from imagegen.wheels.builds.costs import work
+from imagegen.wheels.builds.store import work
 from imagegen.wheels.throttle import BuildJob
 
 NO_SIGNER = "no signer that the project names"

@@ -37,7 +37,7 @@ from imagegen.core.errors import PublishError
 from imagegen.core.net import Client
 from imagegen.engine import Engine
 from imagegen.image import layers
-from imagegen.image.inventory.scans import known_scans
+from imagegen.image.inventory.cell_subject import known_scans
 from imagegen.image.layers import Image
 from imagegen.image.layers.gzip_layers import compress_with_gzip
 from imagegen.lock import local_tags

@@ -11,7 +11,8 @@ import itertools
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from jinja2 import StrictUndefined
 from jinja2.loaders import FileSystemLoader
@@ -19,15 +20,15 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from imagegen.core.data import shipped
 from imagegen.core.errors import LockError
-from imagegen.core.image_format import PREFIX
+from imagegen.core.image_format import EPOCH, PREFIX
 from imagegen.image.base.installer import COMMAND, ENVIRONMENT
-from imagegen.image.build_spec import cache_of, toolchain
 from imagegen.image.layers.image_config import command, entrypoint, environment, labels, user, working_directory
 from imagegen.image.layers.support import ENV, LINKS, LOADER_CONFIGURATION, OPEN, ROOT, base_environment, support_links
 from imagegen.lock import inputs_hash
 from imagegen.lock.main_versions import reason
-from imagegen.lock.model import Lock, LockedWheel
+from imagegen.lock.model import Lock, LockedBuild, LockedWheel
 from imagegen.spec.model import EnvVar
+from imagegen.spec.recipe import Recipe
 
 _LONGEST_LINE = 65_535  # bytes: bufio.MaxScanTokenSize less the newline (parser.go of BuildKit)
 _SAFE = re.compile(r"[^\x00-\x1f\x7f]*")
@@ -42,6 +43,9 @@ _ARGUMENTS = (
 )
 _OF_BASE = "The base's own image sets it."
 _OWN = "The stack's venv comes first, and text is UTF-8."
+
+_SPEC_FORMAT = 2  # of the input of checks/worker/build.py
+_HEX = 12  # digits of the key in the cache's name
 
 
 @dataclass(frozen=True)
@@ -153,3 +157,43 @@ def _quoted(value: str) -> str:
     """Return a double-quoted word of a Dockerfile; `$` is literal (Dockerfile reference, "Environment replacement")."""
     escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$")
     return f'"{escaped}"'
+
+
+def toolchain(lock: Lock) -> Lock:
+    """Return the lock of the stage that every build starts from, with the wheels that the builds compile against."""
+    names = {name for build in lock.builds for name in build.against}
+    file_conflicts = [
+        replace(file_conflict, over=over)
+        for file_conflict in lock.file_conflicts
+        if file_conflict.distribution in names and (over := tuple(name for name in file_conflict.over if name in names))
+    ]
+    return replace(
+        lock,
+        wheels=tuple(wheel for wheel in lock.wheels if wheel.name in names),
+        file_conflicts=tuple(file_conflicts),
+        builds=(),
+        ldconfig=(),
+        record=None,
+    )
+
+
+def cache_of(build: LockedBuild) -> str:
+    """The id of the cache mount that keeps a build's objects until it has succeeded."""
+    return f"imagegen-{build.key.removeprefix('sha256:')[:_HEX]}"
+
+
+def spec(build: LockedBuild, recipe: Recipe) -> Mapping[str, Any]:
+    """Return the worker's input: everything that decides the wheel, and how to pass the number of jobs."""
+    return {
+        "format": _SPEC_FORMAT,
+        "name": build.name,
+        "version": build.version,
+        "source": build.source.filename,
+        "build_requires": [wheel.file.filename for wheel in build.build_requires],
+        "env": dict(sorted(build.env.items())),
+        "jobs": recipe.jobs,
+        "threads": recipe.threads,
+        "modules": list(build.modules),
+        "units": recipe.cost.units if recipe.cost else None,
+        "epoch": EPOCH,
+    }

@@ -22,8 +22,7 @@ from imagegen.core.errors import Location, StoreError
 from imagegen.core.store import Store, disk, images
 from imagegen.image import inputs, layers
 from imagegen.image.base import fetch_packages
-from imagegen.image.build_spec import spec
-from imagegen.image.dockerfile import OUTPUT, Rendered
+from imagegen.image.dockerfile import OUTPUT, Rendered, spec
 from imagegen.image.layers.support import ROOT, support_files
 from imagegen.lock.artifacts import plan_package
 from imagegen.lock.build_sources import fetch_sources, patched_sources

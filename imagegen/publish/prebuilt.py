@@ -22,7 +22,7 @@ from imagegen.core.errors import FetchError, TrustError
 from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.core.types import Digest
-from imagegen.image.inventory.scans import known_scans
+from imagegen.image.inventory.cell_subject import known_scans
 from imagegen.image.layers import Layer
 from imagegen.image.layers.codec import CODEC
 from imagegen.image.layers.layer import PrintableName

@@ -15,7 +15,7 @@ from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.core.text import counted
 from imagegen.core.types import Compression
-from imagegen.image.inventory.scans import import_scans
+from imagegen.image.inventory.cell_subject import import_scans
 from imagegen.image.layers import Layer, RemoteLayers, resolve_layers
 from imagegen.image.layers.layers_document import LayersDocument, read_description
 from imagegen.lock.model import Lock

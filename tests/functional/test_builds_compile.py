@@ -27,13 +27,13 @@ from imagegen.core.store import Store
 from imagegen.core.store.cache import Cache
 from imagegen.core.store.upkeep import check
 from imagegen.engine import Engine
-from imagegen.image import build_spec as recipe
+from imagegen.image import dockerfile as recipe
 from imagegen.lock.model import Lock, LockedBuild
 from imagegen.spec.model import Cell
-from imagegen.wheels.builds.costs import cost_key, work
 from imagegen.wheels.builds.ensure import require_wheels
 from imagegen.wheels.builds.environment import BuildEnvironment
 from imagegen.wheels.builds.schedule import ReservedResources, compile_all, reserve, reserved_resources
+from imagegen.wheels.builds.store import cost_key, work
 from imagegen.wheels.throttle import Machine
 from imagegen.wheels.wheelhouse import every, known
 from tests.support.errors import raises

@@ -17,7 +17,7 @@ from imagegen.core.layer_tar import Allowance
 from imagegen.core.store import Store
 from imagegen.lock import build_sources
 from imagegen.lock.model import LockedPatch
-from imagegen.wheels.builds.release_check import require_sources
+from imagegen.wheels.builds.wheel_check import require_sources
 from tests.support.errors import raises
 from tests.support.golden import Golden
 from tests.support.source_builds import BUILD, packed

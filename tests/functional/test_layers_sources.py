@@ -15,7 +15,7 @@ from imagegen.core.progress import Meter, Quiet
 from imagegen.core.store import Store, images, upkeep
 from imagegen.core.store.cache import Cache
 from imagegen.image import base as image_base
-from imagegen.image.inventory import scans as cell
+from imagegen.image.inventory import cell_subject as cell
 from imagegen.image.layers import (
     Image,
     Layer,

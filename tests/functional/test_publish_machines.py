@@ -24,7 +24,7 @@ from imagegen.core.errors import LockError, PublishError
 from imagegen.core.net import Client
 from imagegen.core.progress import Quiet
 from imagegen.image.inventory import cell_subject
-from imagegen.image.inventory import scans as cell
+from imagegen.image.inventory import cell_subject as cell
 from imagegen.image.layers import plan, scan
 from imagegen.lock.model import Lock
 from imagegen.oci.documents import digest_of

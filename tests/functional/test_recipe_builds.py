@@ -22,8 +22,8 @@ from imagegen.core.context import Context
 from imagegen.core.errors import LockError, StoreError
 from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
-from imagegen.image import build_spec as recipe
 from imagegen.image import dockerfile, folder, layers
+from imagegen.image import dockerfile as recipe
 from imagegen.image.layers import support
 from imagegen.image.layers.image_config import Image
 from imagegen.lock.file import loads, lock_table, render_table

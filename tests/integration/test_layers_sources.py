@@ -14,7 +14,7 @@ from imagegen.core.progress import Meter, Quiet
 from imagegen.core.store import Store
 from imagegen.image import layers
 from imagegen.image.base import debian
-from imagegen.image.inventory import scans as cell
+from imagegen.image.inventory import cell_subject as cell
 from imagegen.image.layers import LayerStack, RemoteLayers, resolve_layers
 from imagegen.image.layers.gzip_layers import compress_with_gzip
 from imagegen.image.layers.layers_document import description, read_description

@@ -23,9 +23,9 @@ from imagegen.core.context import Context
 from imagegen.core.git import source_tree
 from imagegen.core.progress import Quiet
 from imagegen.core.store.cache import Cache
-from imagegen.image import base, build_spec, dockerfile, file_tree
+from imagegen.image import base, dockerfile, file_tree
 from imagegen.image.base import fetch, registry_image
-from imagegen.image.inventory import cell_subject, scans
+from imagegen.image.inventory import cell_subject
 from imagegen.image.layers import assembly, base_layers, gzip_layers, layer, ownership, plan, scan, sources, support
 from imagegen.image.layers.assembly import image_key, record_contradictions, recorded_image
 from imagegen.image.layers.image_config import base_image
@@ -41,7 +41,7 @@ from imagegen.run.smoke import passed as smoke_reports
 from imagegen.spec.model import Cell, Declarations
 from imagegen.trust.licences import KnownLicences
 from imagegen.trust.sbom import sbom
-from imagegen.wheels.builds.costs import cost_key
+from imagegen.wheels.builds.store import cost_key
 from imagegen.wheels.remote_wheelhouse import tag
 
 _SHORT = 32  # characters of a value or digest in a line
@@ -143,7 +143,7 @@ def _wheel_keys(lock: Lock) -> dict[str, list[str]]:
         "wheels": [_identity(wheel) for wheel in wheels],
         "wheel scans": [scan.scan_key(wheel, python) for wheel in wheels],
         "wheel contents": [ownership.contents_key(wheel, python) for wheel in wheels],
-        "audit records": [key for _, key in scans.scan_keys(lock)],
+        "audit records": [key for _, key in cell_subject.scan_keys(lock)],
         "patched wheels": [
             " ".join([_identity(wheel), wheel.original.sha256, *(patch.sha256 for patch in wheel.patches)])
             for wheel in wheels
@@ -164,7 +164,7 @@ def _build_keys(lock: Lock) -> dict[str, list[str]]:
         "builder": [build_keys.builder()] if locked else [],
         "builds": [build.key for _, build in locked],
         "builds computed": [build_keys.key_of(build, own) for own, build in locked],
-        "build caches": [build_spec.cache_of(build) for _, build in locked],
+        "build caches": [dockerfile.cache_of(build) for _, build in locked],
         "build tags": [tag(build.key) for _, build in locked],
         "build costs": [cost_key(build) for _, build in locked],
         "build archives of commits": [_archive_key(build) for _, build in locked if build.git],
@@ -175,7 +175,7 @@ def _build_keys(lock: Lock) -> dict[str, list[str]]:
 
 
 def _toolchain_lines(lock: Lock) -> list[str]:
-    below = build_spec.toolchain(lock)
+    below = dockerfile.toolchain(lock)
     return [inputs_hash(below), *layer_lines(below)]
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagegen.wheels.builds.log import Event, LogParser, disguise
+from imagegen.wheels.builds.stage import Event, LogParser, disguise
 from tests.support.golden import Golden
 
 

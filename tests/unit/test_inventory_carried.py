@@ -15,7 +15,7 @@ from imagegen.core.progress import Quiet
 from imagegen.core.store import Store
 from imagegen.core.store.upkeep import blobs
 from imagegen.image.inventory import cell_subject
-from imagegen.image.inventory.scans import import_scans, known_scans
+from imagegen.image.inventory.cell_subject import import_scans, known_scans
 from imagegen.image.layers import scan
 from imagegen.lock.model import FileConflict, Lock, LockedGpus
 from imagegen.oci.documents import digest_of

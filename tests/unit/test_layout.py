@@ -63,7 +63,6 @@ ORDER = [
     "image.file_tree",
     "image.inputs",
     "image.layers",
-    "image.build_spec",
     "image.dockerfile",
     "image.folder",
     "image.inventory",

@@ -13,7 +13,7 @@ from imagegen.core.errors import SHOWN, ErrorGroup, FetchError, Location, Matrix
 from imagegen.core.net.reason import reason_of
 from imagegen.core.text import nearest, redact, shown
 from imagegen.core.types import parse_requirement
-from imagegen.wheels.builds.log import LogParser
+from imagegen.wheels.builds.stage import LogParser
 from tests.support.timing import within
 
 

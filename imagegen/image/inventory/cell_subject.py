@@ -7,7 +7,7 @@ is made.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -32,6 +32,8 @@ from imagegen.lock.model import Lock, LockedWheel
 from imagegen.spec.model import Cell
 
 SYSTEMS = BlobCache("system")
+
+_AT_ONCE = 8
 
 
 def cell_subject(locked: Lock, cell: Cell, context: Context, scans: Mapping[str, Package] | None = None) -> Subject:
@@ -167,3 +169,35 @@ def system_key(locked: Lock) -> str:
     return digest_of_json(
         [facts.FACTS_FORMAT, file_tree.tree_key(locked.foundation), locked.interpreter.path, searched]
     )
+
+
+def known_scans(locked: Lock, store: Store) -> dict[str, bytes]:
+    """Return the store's scans of the lock's wheels and base by key; equal scans are equal bytes on every machine.
+
+    With them, neither an audit nor the check for file conflicts needs the wheels.
+    """
+    scans = {key: cache.read(store, key) for cache, key in scan_keys(locked)}
+    return {key: data for key, data in sorted(scans.items()) if data is not None}
+
+
+def import_scans(locked: Lock, store: Store, keys: Container[str], bring: Callable[[str], bytes | None]) -> None:
+    """Import the scans of the lock's wheels and base that are in `keys` and that the store lacks.
+
+    `bring` returns the scan for a key, or None; its result is trusted and stored. Its exceptions propagate, and the
+    scans imported before stay.
+    """
+    lacking = [(cache, key) for cache, key in scan_keys(locked) if key in keys and cache.get(store, key) is None]
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="facts") as pool:
+        fetched = pool.map(bring, [key for _, key in lacking])
+        for (cache, key), data in zip(lacking, fetched, strict=True):
+            if data is not None:
+                cache.write(store, key, data)
+
+
+def scan_keys(locked: Lock) -> Iterator[tuple[BlobCache, str]]:
+    """Yield cache and key of every record that an audit of the cell reads."""
+    for wheel in locked.distinct_wheels:
+        yield scan.SCANS, scan.scan_key(wheel, locked.python)
+    for environment in locked.environments:
+        yield LOCK_MODULES, modules_key(environment.lock)
+    yield SYSTEMS, system_key(locked)

@@ -45,7 +45,9 @@ def of(
     # DT_RPATH of the program counts for whatever the process loads, before all else: so conda's Python finds its own.
     program_directories = _expanded(program.elf.rpath, path) if program and program.elf else []
     libraries, paths = _libraries(
-        tree, [*program_directories, *preloaded, *configured(tree), *_BUILT_IN], _machine(program)
+        tree,
+        [*program_directories, *preloaded, *configured(tree), *_BUILT_IN],
+        program.elf.machine if program and program.elf else None,
     )
     if program:
         _add_private(tree, {path: program}, libraries, paths)
@@ -93,10 +95,6 @@ def _program(tree: FileTree, interpreter: str | None) -> tuple[File | None, str]
         return None, ""
     real, node = file
     return tree.examine({real: node})[real], real
-
-
-def _machine(program: File | None) -> int | None:
-    return program.elf.machine if program and program.elf else None
 
 
 def _libraries(

@@ -27,12 +27,10 @@ from imagegen.lock.build_sources import fetch_sources
 from imagegen.lock.model import Lock, LockedBuild
 from imagegen.spec.model import Cell
 from imagegen.wheels import throttle, wheelhouse
-from imagegen.wheels.builds.costs import learn, work
 from imagegen.wheels.builds.environment import BuildEnvironment
-from imagegen.wheels.builds.release_check import require_sources
 from imagegen.wheels.builds.stage import Stage, run, stage
-from imagegen.wheels.builds.store import describe_cost, store_wheel
-from imagegen.wheels.builds.wheel_check import built_wheel, check_wheel
+from imagegen.wheels.builds.store import describe_cost, learn, store_wheel, work
+from imagegen.wheels.builds.wheel_check import built_wheel, check_wheel, require_sources
 from imagegen.wheels.throttle import BuildJob, JobPlan, Machine
 
 _PLANNING = "builds"  # lock around reading the reservations and adding one

@@ -1,10 +1,11 @@
-"""Check a compiled wheel before it enters the wheelhouse."""
+"""Check the sources of a build before its toolchain is fetched, and a wheel before it enters the wheelhouse."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
@@ -12,17 +13,59 @@ from packaging.version import Version
 
 from imagegen.audit.capability import arch, runs
 from imagegen.audit.check import audit
+from imagegen.audit.lists import few
 from imagegen.audit.model import CodeTarget, Package, Severity
 from imagegen.audit.readers import loose_wheels
 from imagegen.compat import metadata
+from imagegen.core import data, toml
+from imagegen.core.config import Settings
 from imagegen.core.errors import BuildError, WheelError
 from imagegen.core.gpu import Gpu
+from imagegen.core.store import Store
 from imagegen.core.types import parse_requirement
+from imagegen.lock.build_sources import patched_sources
 from imagegen.lock.model import Lock, LockedBuild
 from imagegen.oci.documents import MACHINES
-from imagegen.wheels.builds.release_check import RECIPE
 
 _SHOWN = 5  # errors of an audit in one message
+
+RECIPE = "correct its recipe under wheels/ and lock again"
+
+
+def require_sources(build: LockedBuild, store: Store, settings: Settings) -> None:
+    """Raise BuildError where the sources cannot be unpacked, a patch does not apply, or they are another release.
+
+    Reads the store only, with the worker's own code.
+    """
+    with patched_sources(build, store, settings) as (sources, _):
+        _require_release(build, sources / "pyproject.toml")
+
+
+def _require_release(build: LockedBuild, pyproject: Path) -> None:
+    """Raise BuildError where pyproject.toml states another version (PEP 621: no backend may change it)."""
+    stated = _stated(pyproject)
+    if stated is None:
+        return
+    name, version = stated
+    if (canonicalize_name(name), Version(version.public)) != (build.name, Version(Version(build.version).public)):
+        raise BuildError(
+            f"the sources of {build} are another release",
+            code="source-build-wrong-release",
+            where="pyproject.toml",
+            why=f"they call themselves {name} {version}",
+            fix=f"name the release as its sources do: {RECIPE}",
+        )
+
+
+def _stated(pyproject: Path) -> tuple[str, Version] | None:
+    """Return name and version; None where the build decides, or where only the build's backend can report the fault."""
+    if pyproject.is_symlink() or not pyproject.is_file():
+        return None
+    try:
+        project: Any = toml.loads(data.read(pyproject, longest=data.MAX_SOURCE_FILE).decode()).get("project", {})
+        return str(project["name"]), Version(project["version"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def built_wheel(folder: Path, build: LockedBuild) -> Path:
@@ -79,8 +122,7 @@ def check_wheel(
     remarks = _architectures(package, build)
     report = audit(subject, audited_gpus)
     if errors := [finding for finding in report.findings if finding.severity is Severity.ERROR]:
-        lines = [f"{error.id}: {error.path or path.name}: {error.evidence}" for error in errors[:_SHOWN]]
-        lines += [f"and {len(errors) - _SHOWN} more"] if len(errors) > _SHOWN else []
+        lines = few([f"{error.id}: {error.path or path.name}: {error.evidence}" for error in errors], _SHOWN)
         raise BuildError(
             f"the audit refuses the wheel of {build}",
             code="source-build-audit",
