@@ -168,7 +168,9 @@ def _of_torch(verdict: WheelVerdict) -> Iterator[Demand]:
     if verdict.later:
         because, fix = f"needs symbols that torch has from {first} on", f"Use torch {first} or newer"
     else:
-        minors = _spoken(verdict.torch)
+        minors = (
+            verdict.torch[0] if len(verdict.torch) == 1 else f"{', '.join(verdict.torch[:-1])} or {verdict.torch[-1]}"
+        )
         because = f"is compiled for torch {minors}: every other minor lacks symbols that its libraries need"
         fix = f"Use torch {minors}"
     yield Demand("torch", (), (("torch", _range(verdict)),), (), because, _SYMBOL, fix)
@@ -202,10 +204,6 @@ def _between(first: str, last: str) -> list[str]:
 def _after(minor: str) -> str:
     major, _, second = minor.partition(".")
     return f"{major}.{int(second) + 1}"
-
-
-def _spoken(minors: Sequence[str]) -> str:
-    return minors[0] if len(minors) == 1 else f"{', '.join(minors[:-1])} or {minors[-1]}"
 
 
 def _of_gpus(verdict: WheelVerdict, libraries: Iterable[ScannedLibrary]) -> Iterator[Demand]:

@@ -7,8 +7,6 @@ from dataclasses import field
 from functools import cache
 from pathlib import Path
 
-from packaging.version import Version
-
 from imagegen.compat import harvested
 from imagegen.core import types as t
 from imagegen.core.deferred import dataclass
@@ -89,22 +87,3 @@ def _parse(raw: bytes, path: Path, package: str) -> PackageReleases:
 
 _FILES = harvested.Folder("metadata", _parse)
 load, names, path_of = _FILES.load, _FILES.names, _FILES.path_of
-
-
-def pinned_prereleases(packages: Iterable[PackageReleases]) -> dict[str, frozenset[Version]]:
-    """Return package -> pre-releases that releases of the packages require exactly, as `transformers==5.0.0rc0`."""
-    from packaging.utils import canonicalize_name
-
-    texts = {text for package in packages for release in package.releases.values() for text in _requirements(release)}
-    prereleases: dict[str, set[Version]] = {}
-    for parsed in map(t.parse_requirement, sorted(texts)):
-        pins = (clause.version for clause in parsed.specifier if clause.operator == "==" and "*" not in clause.version)
-        if early := {version for version in map(Version, pins) if version.is_prerelease}:
-            prereleases.setdefault(canonicalize_name(parsed.name), set()).update(early)
-    return {name: frozenset(versions) for name, versions in prereleases.items()}
-
-
-def _requirements(release: ReleaseMetadata) -> Iterator[str]:
-    yield from release.requires or ()
-    for added in release.extras.values():
-        yield from added

@@ -16,6 +16,7 @@ from packaging.version import Version
 
 from imagegen.compat import harvested
 from imagegen.core.deferred import dataclass
+from imagegen.core.text import runs
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -111,13 +112,8 @@ def spans(chosen: Iterable[str], versions: Sequence[str], *, open_ended: bool) -
     known release; else it is bounded by its first and last release.
     """
     positions = {version: index for index, version in enumerate(versions)}
-    runs: list[list[int]] = []
-    for position in sorted(positions[version] for version in chosen):
-        if runs and position == runs[-1][1] + 1:
-            runs[-1][1] = position
-        else:
-            runs.append([position, position])
-    return tuple(_specifier(first, last, versions, open_ended=open_ended) for first, last in runs)
+    chosen_runs = runs(sorted(positions[version] for version in chosen))
+    return tuple(_specifier(first, last, versions, open_ended=open_ended) for first, last in chosen_runs)
 
 
 def _specifier(first: int, last: int, versions: Sequence[str], *, open_ended: bool) -> str:

@@ -1,4 +1,4 @@
-"""Read matrices/scans/<package>.json; scans_file.py has the format."""
+"""Read matrices/scans/<package>.json; tools/harvest/scans_file.py has the format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contents of the wheels of a package on an index, release by release; scans_file.py reads and writes their files."""
+"""Contents of the wheels of a package on an index, release by release; scans_reader.py reads their files."""
 
 from __future__ import annotations
 

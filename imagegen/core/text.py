@@ -5,6 +5,7 @@ Texts of users (matrices, locks) and of others (servers, programs, wheels' membe
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
 from collections.abc import Iterable
@@ -23,6 +24,12 @@ _COMPARED = 1000  # words, each with the one that is wrong: more take longer tha
 def counted(count: int, noun: str) -> str:
     """A number and its noun: "1 wheel", "2 wheels"."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the first and the last number of each run of consecutive `numbers`, which are sorted."""
+    groups = (list(group) for _, group in itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]))
+    return [(group[0][1], group[-1][1]) for group in groups]
 
 
 def unprintable(text: str) -> str | None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from imagegen.compat import scans_file
 from imagegen.compat import wheel_scans as scans
 from imagegen.compat.wheel_scans import PackageScans
 from imagegen.core.errors import MatrixError
@@ -18,6 +17,7 @@ from tests.support.elf_files import make_elf
 from tests.support.golden import Golden
 from tests.support.package_index import Index, Offer
 from tests.support.wheels import make_wheel
+from tools.harvest import scans_file
 from tools.harvest.__main__ import command
 
 MODULE = make_elf(["libtorch.so", "libcudart.so.13"], verneed={"libc.so.6": ["GLIBC_2.28"]}, filling=300_000)

@@ -20,6 +20,7 @@ from imagegen.compat.metadata_file import dumps, parse
 from imagegen.core.data import shipped
 from imagegen.core.errors import MatrixError
 from tests.support.errors import raises
+from tools.harvest.metadata import pinned_prereleases
 
 NAMES = st.from_regex(r"[a-z][a-z0-9]{0,6}(-[a-z0-9]{1,4})?", fullmatch=True)
 VERSIONS = st.builds(
@@ -235,7 +236,7 @@ def test_pre_releases_that_are_required_exactly_are_found() -> None:
     requires = ("Torch_X==2.0rc1; python_version > '3.9'", "numpy==2.*", "vllm>=0.1rc1", "ray==2.0")
     release = ReleaseMetadata("1.0", None, "", requires, (), {"all": ("transformers==5.0.0rc0",)})
     package = PackageReleases("pack", "pypi", None, None, (), {"1.0": release})
-    assert metadata.pinned_prereleases([package]) == {
+    assert pinned_prereleases([package]) == {
         "torch-x": {Version("2.0rc1")},
         "transformers": {Version("5.0.0rc0")},
     }

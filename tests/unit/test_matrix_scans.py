@@ -14,12 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from imagegen.compat import scans_file, scans_reader
+from imagegen.compat import scans_reader
 from imagegen.compat import wheel_scans as scans
 from imagegen.compat.wheel_scans import CAPABILITIES, PackageScans, ScannedLibrary, WheelScan, WheelVerdict
 from imagegen.core.data import shipped
 from imagegen.core.errors import MatrixError
 from tests.support.errors import raises
+from tools.harvest import scans_file
 from tools.harvest.scans import judge
 
 NAMES = st.from_regex(r"[a-z][a-z0-9_.-]{0,8}", fullmatch=True)

@@ -17,7 +17,7 @@ from imagegen import spec as matrix
 from imagegen.audit.imports import starts
 from imagegen.cli import main
 from imagegen.cli.app import App
-from imagegen.compat import harvested, import_names, metadata, metadata_file, scans_file
+from imagegen.compat import harvested, import_names, metadata, metadata_file
 from imagegen.compat import models as model_table
 from imagegen.compat import package_names as shared_names
 from imagegen.compat import wheel_scans as scans
@@ -33,10 +33,10 @@ from imagegen.core.text import counted
 from imagegen.spec.model import Component, Index
 from tools.harvest import api as package_names
 from tools.harvest import imports as import_harvest
-from tools.harvest import interpreters, model_types, published
+from tools.harvest import interpreters, model_types, published, scans_file
 from tools.harvest import torch_exports as torch_index
 from tools.harvest import verdicts as summary
-from tools.harvest.metadata import harvest
+from tools.harvest.metadata import harvest, pinned_prereleases
 from tools.harvest.published import RequiredScans
 from tools.harvest.scans import SINCE, judged
 from tools.session import project_option, start_session
@@ -341,7 +341,7 @@ def _pinned(app: App) -> dict[str, frozenset[Version]]:
     """Return the pre-releases that the harvested packages require exactly, by package."""
     names = metadata.names(app.project.matrix_directories)
     packages = (metadata.load(app.project.matrix_directories, name) for name in names)
-    return metadata.pinned_prereleases(package for package in packages if package)
+    return pinned_prereleases(package for package in packages if package)
 
 
 def _indexes(app: App) -> dict[str, Index]:

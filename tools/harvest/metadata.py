@@ -6,18 +6,20 @@ per release has its requirements. Requirements that only an sdist could give sta
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from types import MappingProxyType
 
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from imagegen.compat import metadata_file
-from imagegen.compat.metadata import PackageReleases
+from imagegen.compat.metadata import PackageReleases, ReleaseMetadata
 from imagegen.core.config import Settings
 from imagegen.core.errors import ErrorGroup, FetchError, ImagegenError, MatrixError
 from imagegen.core.net import Client, NotFoundError, package_index, wheel_metadata
 from imagegen.core.net.package_index import IndexLink
+from imagegen.core.types import parse_requirement
 from imagegen.index_metadata import releases
 
 _THREADS = 6  # packages at once, each with one request at a time
@@ -95,3 +97,20 @@ def _read(
 
 def _reason(error: FetchError) -> str:
     return f"{error.what}: {error.why}" if error.why else error.what
+
+
+def pinned_prereleases(packages: Iterable[PackageReleases]) -> dict[str, frozenset[Version]]:
+    """Return package -> pre-releases that releases of the packages require exactly, as `transformers==5.0.0rc0`."""
+    texts = {text for package in packages for release in package.releases.values() for text in _requirements(release)}
+    prereleases: dict[str, set[Version]] = {}
+    for parsed in map(parse_requirement, sorted(texts)):
+        pins = (clause.version for clause in parsed.specifier if clause.operator == "==" and "*" not in clause.version)
+        if early := {version for version in map(Version, pins) if version.is_prerelease}:
+            prereleases.setdefault(canonicalize_name(parsed.name), set()).update(early)
+    return {name: frozenset(versions) for name, versions in prereleases.items()}
+
+
+def _requirements(release: ReleaseMetadata) -> Iterator[str]:
+    yield from release.requires or ()
+    for added in release.extras.values():
+        yield from added

@@ -9,6 +9,7 @@ from imagegen.audit import torch_exports
 from imagegen.audit.demangle import demangle
 from imagegen.audit.torch_exports import ExportIndex
 from imagegen.checks.preflight.model import Finding
+from imagegen.core.text import runs
 
 SYMBOLS = "symbols"  # the name of the check
 _UNDEFINED = re.compile(r"(?:undefined symbol:|undefined reference to `?)\s*([A-Za-z_][\w.$]{1,4000})")
@@ -52,13 +53,7 @@ def explain_symbols(log: str, index: ExportIndex | None = None, machine: str | N
 
 def _spans(having: list[str], releases: tuple[str, ...]) -> str:
     """Return the releases as ranges: "2.4.0 to 2.6.0, 2.8.0"."""
-    positions = [releases.index(release) for release in having]
-    spans: list[list[int]] = []
-    for position in positions:
-        if spans and position == spans[-1][1] + 1:
-            spans[-1][1] = position
-        else:
-            spans.append([position, position])
     return ", ".join(
-        releases[first] if first == last else f"{releases[first]} to {releases[last]}" for first, last in spans
+        releases[first] if first == last else f"{releases[first]} to {releases[last]}"
+        for first, last in runs(releases.index(release) for release in having)
     )

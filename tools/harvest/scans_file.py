@@ -18,6 +18,7 @@ from packaging.version import Version
 
 from imagegen.compat import harvested
 from imagegen.compat.wheel_scans import PackageScans, ScannedLibrary, WheelScan
+from imagegen.core.text import runs
 
 T = TypeVar("T")
 
@@ -97,10 +98,4 @@ def _lines(brackets: str, items: Iterable[str]) -> str:
 
 def _runs(numbers: Iterable[int]) -> str:
     """Return a set of numbers as text: "0-3,7"."""
-    runs: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs(sorted(set(numbers))))
