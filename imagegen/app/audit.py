@@ -19,6 +19,7 @@ from imagegen.app.project import ProjectContext
 from imagegen.audit.check import audit
 from imagegen.audit.facts import FACTS_FORMAT
 from imagegen.audit.imports import RefusedKeyword
+from imagegen.audit.lists import few
 from imagegen.audit.model import Finding, Package, Severity, Subject
 from imagegen.audit.report import joined_reports
 from imagegen.compat import package_names as api
@@ -78,11 +79,10 @@ def audit_before_image(
         _AUDITS.put(store, key, result)
     errors, hint = result.errors, f"`imagegen audit {lock.cell}` lists them"
     if errors:
-        omitted = [f"and {len(errors) - _SHOWN} more"] if len(errors) > _SHOWN else []
         raise AuditError(
             f"the audit of {lock.cell} found {counted(len(errors), 'error')}",
             code="audit-failed",
-            why="\n       ".join([*errors[:_SHOWN], *omitted]),
+            why="\n       ".join(few(errors, _SHOWN)),
             fix=f"{hint}, `imagegen audit --explain ID` explains a finding; `build --no-audit` skips the audit",
         )
     return f"the audit found no errors, and {counted(result.warnings, 'warning')}: {hint}" if result.warnings else None

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from imagegen import lock as locks
 from imagegen.app.finished import find_finished
 from imagegen.app.project import ProjectContext
-from imagegen.app.scratch_base import scratch_lock
 from imagegen.app.session import Session
 from imagegen.core.errors import EngineError, PackagesGoneError
 from imagegen.core.store import images
 from imagegen.lock import local_tags
+from imagegen.lock.facts import facts_of_lock
 from imagegen.lock.model import Lock
 from imagegen.oci.documents import MANIFEST_TYPE, Descriptor, write_image_index
 from imagegen.spec.model import Cell
@@ -49,6 +50,28 @@ class BuiltImage:
     report: SmokeReport | None = None
     index: str | None = None
     tested: int | None = None
+
+
+def scratch_lock(session: Session, cell: Cell, locked: Lock, error: PackagesGoneError, *, scratch_base: bool) -> Lock:
+    """Return the lock with today's Debian packages, and write it next to the store, not into the project.
+
+    Raises `error`, which names the packages that are gone, unless the user allows a scratch base.
+    """
+    if not scratch_base:
+        raise error
+    from imagegen.image import base
+    from imagegen.lock.builds import keyed
+
+    settings, progress = session.project.settings, session.project.progress
+    moved = replace(locked, base=base.resolve(cell.base, cell.platform, settings, progress), record=None)
+    fresh = replace(moved, builds=tuple(keyed(build, moved) for build in moved.builds))  # its compilers may be others
+    session.judge.require_compatible(cell, facts_of_lock(fresh, cell))
+    path = settings.store.parent / "scratch" / f"{cell.id}.toml"
+    locks.write(fresh, path)
+    progress.say(f"NOTE: {error}")
+    progress.say(f"NOTE: the base was locked again for only this build ({path}).")
+    progress.say(f"NOTE: the image is not the recorded one; `imagegen lock {cell.id} --upgrade-base` moves the lock.")
+    return fresh
 
 
 def build_image(session: Session, cell: Cell, lock: Lock, engine: Engine, options: BuildOptions) -> BuiltImage:

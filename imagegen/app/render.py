@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from imagegen.app.build import scratch_lock
 from imagegen.app.check_locks import require_unchanged_copies
 from imagegen.app.lock_files import LockFiles
-from imagegen.app.scratch_base import scratch_lock
 from imagegen.app.session import Session
 from imagegen.core.config import Settings
 from imagegen.core.errors import EngineError, PackagesGoneError

@@ -14,6 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from imagegen.audit.catalogue import data
 from imagegen.audit.imports import _SHOWN
+from imagegen.audit.lists import few
 from imagegen.audit.model import Finding, OptionalImport, Severity, Subject, required_name
 
 # Extras for work on the package itself. Only its tests import the distributions that they name.
@@ -100,8 +101,7 @@ def check_extras(subject: Subject) -> Iterator[Finding]:
         if absent:
             evidence = f"imports {len(absent)} distributions that only its extras name and that are not installed"
             lines = [_line(name, extras[name], sites, subject.omits.get(name)) for name, sites in absent.items()]
-            summary = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
-            yield Finding(Severity.INFO, "extra-missing", str(package), None, evidence, (*lines[:_SHOWN], *summary))
+            yield Finding(Severity.INFO, "extra-missing", str(package), None, evidence, few(lines, _SHOWN))
 
 
 @lru_cache(1 << 14)
