@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from imagegen import lock
 from imagegen.app.lock_files import LockFiles
@@ -13,15 +14,19 @@ from imagegen.lock.file import LockErrors
 from imagegen.lock.model import LOCAL, Lock
 from imagegen.spec.model import Cell
 
+if TYPE_CHECKING:
+    from imagegen.compare.difference import Change
+
 
 @dataclass(frozen=True)
 class LockedImage:
-    """A cell's lock, and whether the file changed."""
+    """A cell's lock, whether the file changed, and the changes of packages from the lock that it starts from."""
 
     cell: Cell
     path: Path
     lock: Lock
     changed: bool
+    changes: tuple[Change, ...] = ()
 
 
 def check_locks(lock_files: LockFiles, cells: Sequence[Cell]) -> list[LockedImage]:

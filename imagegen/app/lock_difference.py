@@ -141,8 +141,6 @@ def _package(
         if change.after
         else "removed"
     )
-    why = change.why or (f"with {', '.join(change.by)}" if change.by else "")
-    reason = "; ".join(filter(None, (why, change.cause)))
     return PackageChange(
         change.name,
         change.before,
@@ -150,7 +148,7 @@ def _package(
         step,
         sizes_before.get(change.name),
         sizes_after.get(change.name),
-        reason,
+        change.reason,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -10,9 +10,13 @@ from imagegen import lock
 from imagegen.app.assemble import ensure_wheels
 from imagegen.app.audit import audit_before_image
 from imagegen.app.check_locks import LockedImage, require_unchanged_sources
+from imagegen.app.comparison import comparison_facts
 from imagegen.app.lock_files import LockFiles
 from imagegen.app.matrices import Matrices
 from imagegen.app.session import Session
+from imagegen.compare import wording
+from imagegen.compare.difference import Change, difference
+from imagegen.compare.operands import of_lock
 from imagegen.core.errors import AuditError, IncompatibleError, LockError
 from imagegen.core.progress import Progress
 from imagegen.core.text import counted, did_you_mean
@@ -38,12 +42,13 @@ def lock_image(session: Session, cell: Cell, options: LockOptions, *, record: bo
     lock_files = session.lock_files
     locks = [_environment_lock(session, environment.cell, options) for environment in cell.environments]
     previous = lock_files.find(cell)
+    start = previous or _parent_lock(session, cell)
     if locks:
         locked = join_locks(lock_files, cell, locks)
     elif record and previous and _is_current(lock_files, previous, cell, options):
         locked = previous
     else:
-        locked = resolve_cell(session, cell, previous, options)
+        locked = resolve_cell(session, cell, start, options)
     if record:
         locked = _record_layers(session, cell, locked)
     elif locked.record is None and previous:
@@ -54,9 +59,17 @@ def lock_image(session: Session, cell: Cell, options: LockOptions, *, record: bo
     changed = not path.exists() or previous is None or _differs(lock_files, cell, locked, previous)
     if changed:
         lock.write(locked, path)
-    result = LockedImage(cell, path, locked, changed)
+    result = LockedImage(
+        cell, path, locked, changed, tuple(_changes(session, start, locked)) if changed and start else ()
+    )
     _report(result, previous, session.project.progress)
     return result
+
+
+def _changes(session: Session, before: Lock, after: Lock) -> Iterator[Change]:
+    """Yield the changes of what is installed."""
+    tables = difference(of_lock("before", "", before), of_lock("after", "", after), comparison_facts(session.matrices))
+    yield from (*tables.components, *tables.packages, *tables.debs, *tables.overrides, *tables.runtime)
 
 
 def _environment_lock(session: Session, cell: Cell, options: LockOptions) -> Lock:
@@ -119,15 +132,14 @@ def foundation_keys(foundation: Foundation) -> dict[str, object]:
 
 
 def resolve_cell(session: Session, cell: Cell, previous: Lock | None, options: LockOptions) -> Lock:
-    """Resolve the cell. A first lock of an image that extends another one starts from that image's lock, as of now.
+    """Resolve the cell. If `previous` is the lock of an image that this one extends, the cutoff is the present.
 
     Raises IncompatibleError if a rule rejects the cell or the result, and as `facts_of` of the session and `lock_cell`.
     """
     session.judge.require_acceptable(cell)
-    if previous is None and (parent := _parent_lock(session, cell)):
-        session.project.progress.say(f"{cell.id} starts from the lock of {parent.cell}")
-        cutoff = parse_cutoff(options.as_of)
-        previous, options = parent, replace(options, as_of=cutoff, trust_previous_wheels=True)
+    if previous and previous.cell != cell.id:
+        session.project.progress.say(f"{cell.id} starts from the lock of {previous.cell}")
+        options = replace(options, as_of=parse_cutoff(options.as_of), trust_previous_wheels=True)
     try:
         locked = lock_cell(lock_request(session.matrices, cell, options), previous)
     except LockError as error:
@@ -138,8 +150,11 @@ def resolve_cell(session: Session, cell: Cell, previous: Lock | None, options: L
 
 def _parent_lock(session: Session, cell: Cell) -> Lock | None:
     """Return the lock of the nearest image that the cell's image extends, for the same axes; None if none is read."""
-    by_image = {candidate.image: candidate for candidate in session.matrix.cells() if candidate.axes == cell.axes}
-    while parent := by_image.get(cell.extends or ""):
+    while cell.extends:
+        cells = session.matrix.cells()
+        parent = next((other for other in cells if (other.image, other.axes) == (cell.extends, cell.axes)), None)
+        if parent is None:
+            break
         with suppress(LockError):
             if locked := session.lock_files.find(parent):
                 return locked
@@ -216,10 +231,12 @@ def _differs(lock_files: LockFiles, cell: Cell, locked: Lock, previous: Lock) ->
 
 
 def _report(result: LockedImage, previous: Lock | None, progress: Progress) -> None:
-    """Print what the lock has, whether it lost its record, and what is still to be compiled."""
+    """Print what changed, what the lock has, whether it lost its record, and what is still to be compiled."""
     cell, locked, changed = result.cell, result.lock, result.changed
     if changed and locked.record is None and previous and previous.record:
         progress.say("the lock changed, so its record was removed; `imagegen lock --record` makes a new one")
+    for change in result.changes:
+        progress.say(f"  {wording.arrow(change)}{f': {change.reason}' if change.reason else ''}")
     progress.say(f"{result.path}: {_contents(cell, locked) if changed else 'unchanged'}")
     if cell.environments and locked.has_several:
         progress.say(shared_wheels(locked).sentence)

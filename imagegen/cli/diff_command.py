@@ -108,9 +108,8 @@ def _weight(part: ComparedLayer) -> str:
 def _table(changes: Sequence[Change]) -> Table:
     table = Table("name", "before", "->", "after", "why", wraps=("before", "after", "why"), show_header=False)
     for change in changes:
-        by = f"with {', '.join(change.by)}" if change.by else ""
-        cause = change.cause or ("another file" if change.before == change.after else "")
-        reason = "; ".join(filter(None, ["goes back" if change.back else "", cause, by, change.why]))
+        note = "another file" if change.before == change.after and not change.cause else ""
+        reason = "; ".join(filter(None, ["goes back" if change.back else note, change.reason]))
         table.add_row(f"  {change.name}", change.before or "-", "->", change.after or "-", reason)
     return table
 

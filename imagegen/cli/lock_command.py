@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -103,6 +104,7 @@ def _as_dict(result: LockedImage) -> dict[str, Any]:
         "cell": result.cell.id,
         "path": str(result.path),
         "changed": result.changed,
+        "changes": [asdict(change) for change in result.changes],
         "digest": locked.record.digest if locked.record else None,
         "builds": [{"name": build.name, "version": build.version, "key": build.key} for build in locked.builds],
     }

@@ -50,6 +50,11 @@ class Change:
     by: tuple[str, ...] = ()
     cause: str | None = None  # "patches/a.patch changed"
 
+    @property
+    def reason(self) -> str:
+        """Why it differs: changed patches, the packages that require it, and the lock's reason."""
+        return "; ".join(filter(None, (self.cause, f"with {', '.join(self.by)}" if self.by else "", self.why)))
+
 
 @dataclass(frozen=True)
 class Rebuild:

@@ -45,7 +45,9 @@ def app_of(here: Machine, lock: Lock | None = None) -> App:
     """One that knows a single cell."""
     app = here.app
     base = SimpleNamespace(glibc="2.36")
-    cell = SimpleNamespace(id=WITH_BUILD.cell, base=base, indexes={}, recipes={}, stack=None, environments=())
+    cell = SimpleNamespace(
+        id=WITH_BUILD.cell, base=base, indexes={}, recipes={}, stack=None, environments=(), extends=None
+    )
 
     def select(pattern: str, **_: bool) -> tuple[SimpleNamespace, ...]:
         return (cell,)

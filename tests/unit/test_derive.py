@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -160,3 +161,29 @@ def test_the_first_lock_of_an_extended_image_starts_from_its_lock(
     (start,) = starts
     assert (start.lock and start.lock.cell, bool(start.versions)) == (versions_from, expected)
     assert start.cutoff.startswith(options.as_of or f"{datetime.now(UTC):%Y-%m-%d}")
+
+
+def test_a_lock_names_what_changed_against_the_lock_that_it_starts_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "matrices").mkdir()
+    (tmp_path / "matrices/mine.yaml").write_text("images: {mine: {extends: cpu-grpo}}\n")
+    said: list[str] = []
+
+    class Recorder(Quiet):
+        def say(self, text: str) -> None:
+            said.append(text)
+
+    def lock_cell(request: LockRequest, previous: Lock | None) -> Lock:
+        assert previous
+        (old,) = (wheel for wheel in previous.wheels if wheel.name == "filelock")
+        file = replace(old.file, filename="filelock-9.9-py3-none-any.whl", sha256="0" * 64, path=None)
+        others = [wheel for wheel in previous.wheels if wheel.name not in ("filelock", "werkzeug")]
+        wheels = sorted([*others, replace(old, version="9.9", file=file)], key=lambda wheel: wheel.name)
+        return replace(previous, cell=request.cell.id, image="mine", wheels=tuple(wheels), record=None)
+
+    monkeypatch.setattr(make_locks, "lock_cell", lock_cell)
+    session = Session(ProjectContext({"XDG_CACHE_HOME": str(tmp_path / "cache")}, tmp_path, Recorder()))
+    locked = make_locks.lock_image(session, session.matrix.select_one("mine"), LockOptions(), record=False)
+    assert [(change.name, change.after) for change in locked.changes] == [("filelock", "9.9"), ("werkzeug", None)]
+    assert any("filelock" in text and "9.9" in text for text in said)
