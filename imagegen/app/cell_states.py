@@ -39,7 +39,7 @@ class CellStatus:
             return cell_state(self.answer, self.lock)
         try:
             checked = self._session.lock_files.check(self.lock, self.cell)
-            self._session.lock_files.require_unedited(checked, self.cell)
+            self._session.lock_files.require_unedited(checked, self.lock, self.cell)
         except LockError as error:
             return cell_state(self.answer, error)
         if checked.verdict and checked.verdict.answer == "incompatible":

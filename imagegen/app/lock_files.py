@@ -212,18 +212,23 @@ class LockFiles:
     def require_sound(self, image_lock: Lock, cell: Cell) -> None:
         """Raise LockError or IncompatibleError where a lock is stale or edited, or breaks a rule."""
         checked = self.check(image_lock, cell)
-        self.require_unedited(checked, cell)
+        self.require_unedited(checked, image_lock, cell)
         if cell.environments:
             for part, locked in image_lock.by_cell(cell):
                 self.require_sound(locked, part)
         elif checked.verdict:
             self._judge.require_accepted(cell, checked.verdict)
 
-    def require_unedited(self, checked: LockCheck, cell: Cell) -> None:
+    def require_unedited(self, checked: LockCheck, locked: Lock, cell: Cell) -> None:
         """Raise LockError where a lock is stale or was edited."""
         where = str(self.path(cell))
         if checked.stale or checked.contradictions:
-            raise lock.outdated(cell, checked.stale, checked.contradictions, where)
+            moved = lock.moved_values(locked, cell) if checked.stale and not cell.environments else ()
+            rows = [(key, values, self._matrices.location(cell.image, key)) for key, values in moved]
+            texts = [
+                f"  {' '.join(key)}: {values}{f' ({location})' if location else ''}" for key, values, location in rows
+            ]
+            raise lock.outdated(cell, checked.stale, checked.contradictions, where, texts)
         if checked.edited:
             raise LockError(
                 f"the lock of {cell.id} was edited",

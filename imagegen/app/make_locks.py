@@ -67,7 +67,7 @@ def lock_image(session: Session, cell: Cell, options: LockOptions, *, record: bo
 
 
 def _changes(session: Session, before: Lock, after: Lock) -> Iterator[Change]:
-    """Yield the changes of what is installed."""
+    """Yield the changes of packages, overrides, base and interpreter."""
     tables = difference(of_lock("before", "", before), of_lock("after", "", after), comparison_facts(session.matrices))
     yield from (*tables.components, *tables.packages, *tables.debs, *tables.overrides, *tables.runtime)
 
@@ -231,7 +231,7 @@ def _differs(lock_files: LockFiles, cell: Cell, locked: Lock, previous: Lock) ->
 
 
 def _report(result: LockedImage, previous: Lock | None, progress: Progress) -> None:
-    """Print what changed, what the lock has, whether it lost its record, and what is still to be compiled."""
+    """Print the changes and contents of a lock, whether it lost its record, and the command that compiles its wheels."""
     cell, locked, changed = result.cell, result.lock, result.changed
     if changed and locked.record is None and previous and previous.record:
         progress.say("the lock changed, so its record was removed; `imagegen lock --record` makes a new one")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imagegen import __version__
 from imagegen import compat as compatibility
 from imagegen import spec as matrix
-from imagegen.app.project import ProjectContext
+from imagegen.app.project import SHIPPED, ProjectContext
 from imagegen.compat.rule import Rule
+from imagegen.core import data
 from imagegen.core.context import Context
 from imagegen.core.data import is_source_tree, shipped
-from imagegen.core.errors import MatrixError, MatrixErrors
+from imagegen.core.errors import Location, MatrixError, MatrixErrors
 from imagegen.core.text import counted
+from imagegen.spec import document as documents
 from imagegen.spec.cells import Matrix
 from imagegen.spec.model import Cell
 
@@ -44,9 +48,18 @@ class Matrices:
 
     def is_in_project(self, image: str) -> bool:
         """Return whether the entry of an image is in the project. In imagegen's source tree the shipped ones are."""
-        directory = self.project.matrix_directories[self.matrix.image_layers[image]]
-        project_directory = self.project.directory / directory.name
-        return directory != shipped(directory.name) or directory.resolve() == project_directory.resolve()
+        file, directory = Path(self.matrix.image_places[image].file), self.project.directory
+        names = [name for name in SHIPPED if file.is_relative_to(shipped(name))]
+        return all(shipped(name).resolve() == (directory / name).resolve() for name in names)
+
+    def location(self, image: str, key: tuple[str, ...]) -> Location | None:
+        """Return the location of a key in an image's entry; None if the entry does not have it."""
+        file = Path(self.matrix.image_places[image].file)
+        with suppress(OSError):
+            document = documents.parse(file, data.read(file))
+            if (path := ("images", image, *key)) in document.keys:
+                return document.where(path, key=True)
+        return None
 
     def select_groups(self, pattern: str, platforms: str | None) -> list[tuple[Cell, ...]]:
         """Return the selected cells one by one, or with `platforms` the cells of each index. Raises UsageError."""

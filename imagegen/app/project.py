@@ -17,7 +17,7 @@ from imagegen.core.progress import Progress
 from imagegen.core.store import Store
 from imagegen.spec.model import Cell
 
-_SHIPPED = ("matrices", "wheels")
+SHIPPED = ("matrices", "wheels")
 
 
 class ProjectContext:
@@ -52,7 +52,7 @@ class ProjectContext:
     @cached_property
     def matrix_directories(self) -> list[Path]:
         """The directories of matrices and recipes, first the shipped ones, then the project's."""
-        directories = [shipped(name) for name in _SHIPPED]
+        directories = [shipped(name) for name in SHIPPED]
         shipped_directories = {directory.resolve() for directory in directories}
         project_directories = (self.directory / directory.name for directory in directories)
         return [
@@ -63,7 +63,7 @@ class ProjectContext:
     @property
     def has_matrices(self) -> bool:
         """True if the project has matrices or recipes of its own."""
-        return len(self.matrix_directories) > len(_SHIPPED)
+        return len(self.matrix_directories) > len(SHIPPED)
 
     def with_matrices(self, directory: Path) -> ProjectContext:
         """Return the context with the matrix files of one more directory; it keeps no results."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         read_text,
         write,
     )
-    from imagegen.lock.freshness import contradictions, outdated, stale
+    from imagegen.lock.freshness import contradictions, moved_values, outdated, stale
     from imagegen.lock.own import pack_own_packages, require_own_packages
 
 __getattr__ = lazy_names(
@@ -43,7 +43,7 @@ __getattr__ = lazy_names(
             "read_text",
             "write",
         ),
-        "freshness": ("contradictions", "outdated", "stale"),
+        "freshness": ("contradictions", "moved_values", "outdated", "stale"),
         "own": ("pack_own_packages", "require_own_packages"),
     },
 )

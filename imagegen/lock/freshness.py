@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass
 
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -66,14 +66,54 @@ def contradictions(lock: Lock, cell: Cell) -> tuple[str, ...]:
     Packages, versions and hashes stand only in the lock, so only a review or another resolution finds an edit of
     these. Raises LockError for a platform that wheels have no name for.
     """
-    return tuple(_contradictions(lock, cell))
+    return tuple(name for name, _, _ in _contradictions(lock, cell))
 
 
-def outdated(cell: Cell, moved: Sequence[str], wrong: Sequence[str], where: str) -> LockError:
+# Keys of an image in the matrix, by the names of contradictions; others have their own name.
+_KEYS = {"wheel": "components", "build": "components", "override": "overrides", "label": "labels", "port": "ports"}
+_KEYS |= {"copy": "files", "patch": "patches", "gpu.capabilities": "gpus"}
+
+
+def moved_values(lock: Lock, cell: Cell) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the differences between a stale lock and its cell: the path of the key in the image, and both values.
+
+    A lock has no requirements, only versions: a requirement that its version satisfies is not among them.
+    """
+    required = {requirement.component.package for requirement in cell.requirements}
+    gone = [wheel for wheel in lock.wheels if wheel.because and wheel.name not in required and not cell.is_prelocked]
+    removed = [(f"wheel {wheel.name}", wheel.version, None) for wheel in gone if _is_ordinary(wheel)]
+    for name, locked, expected in (*_contradictions(lock, cell), *removed):
+        kind, *names = name.split()
+        old, new = _rows(locked), _rows(expected)
+        for key in sorted(old.keys() | new.keys()):
+            before, after = old.get(key, ("none",)), new.get(key, ("none",))
+            pairs = zip(before, after, strict=False)
+            values = ", ".join(f"{value} -> {other}" for value, other in pairs if value != other)
+            if values:
+                yield (_KEYS.get(kind, kind), *names, *filter(None, [key])), values
+
+
+def _rows(value: object) -> dict[str, tuple[str, ...]]:
+    """Return the fields of each member of a value by the member's name; "" is the name of a plain value."""
+    if isinstance(value, Mapping):
+        return {str(key): (str(member),) for key, member in value.items()}
+    members = value if isinstance(value, tuple | list) else ()
+    rows = [
+        tuple(asdict(member).values()) if is_dataclass(member) and not isinstance(member, type) else member
+        for member in members
+    ]
+    if rows and all(isinstance(row, tuple) for row in rows):
+        return {str(name): tuple(map(str, fields)) for name, *fields in rows}
+    return {"": (str(value),)} if value else {}
+
+
+def outdated(
+    cell: Cell, moved: Sequence[str], wrong: Sequence[str], where: str, values: Sequence[str] = ()
+) -> LockError:
     """Return the error about a lock at the path `where`: its `stale` inputs, or else its `contradictions`."""
     fix = f"`imagegen lock {cell.id}`"
     if moved:
-        why = f"since then these inputs moved: {', '.join(moved)}"
+        why = "\n".join([f"since then these inputs moved: {', '.join(moved)}", *values])
         return LockError(f"the lock of {cell.id} is stale", code="lock-stale", where=where, why=why, fix=fix)
     why = f"it was edited, or is another's; the matrix says otherwise about {', '.join(wrong)}"
     return LockError(
@@ -81,7 +121,8 @@ def outdated(cell: Cell, moved: Sequence[str], wrong: Sequence[str], where: str)
     )
 
 
-def _contradictions(lock: Lock, cell: Cell) -> Iterator[str]:
+def _contradictions(lock: Lock, cell: Cell) -> Iterator[tuple[str, object, object]]:
+    """Yield the name of each field, and its values in the lock and in the matrix."""
     repeated = (
         ("cell", lock.cell, cell.id),
         ("image", lock.image, cell.image),
@@ -103,33 +144,42 @@ def _contradictions(lock: Lock, cell: Cell) -> Iterator[str]:
             [(patch.package, patch.source, patch.because, patch.origin) for patch in cell.patches],
         ),
     )
-    yield from (name for name, locked, expected in repeated if locked != expected)
+    yield from (field for field in repeated if field[1] != field[2])
     wheels = {wheel.name: wheel for wheel in lock.wheels}
     builds = {build.name: build for build in lock.builds}
     for requirement in cell.requirements:
         package = requirement.component.package
         if build := builds.pop(package, None):
             if not _compiles(build, requirement, cell):
-                yield f"build {package}"
+                yield f"build {package}", build.version, requirement.pep508
         elif not _satisfies(wheels.get(package), requirement, cell):
-            yield f"wheel {package}"
-    yield from (f"build {name}" for name in builds)
+            yield f"wheel {package}", *_wheel_values(wheels.get(package), requirement)
+    yield from ((f"build {name}", build.version, None) for name, build in builds.items())
     required = {requirement.component.package for requirement in cell.requirements}
     if not cell.is_prelocked:  # else another lock file names the others, and is compared when it is read again
-        yield from (
-            f"wheel {name}" for name, wheel in wheels.items() if name not in required and not _is_ordinary(wheel)
-        )
+        unrequired = [wheel for name, wheel in wheels.items() if name not in required and not _is_ordinary(wheel)]
+        yield from ((f"wheel {wheel.name}", wheel.version, None) for wheel in unrequired)
     own_packages = {requirement.component.package for requirement in cell.requirements if requirement.own}
     built_wheels = [wheel for wheel in lock.wheels if wheel.sdist and wheel.name not in own_packages]
     built_wheels = [wheel for wheel in built_wheels if not (cell.from_uv_lock and wheel.sdist and wheel.sdist.git)]
     built_wheels = [] if cell.stack else built_wheels  # the project's file names the sdists and commits
-    yield from (f"sdist {wheel.name}" for wheel in built_wheels if not _is_declared(wheel, cell))
+    faults = [f"sdist {wheel.name}" for wheel in built_wheels if not _is_declared(wheel, cell)]
     if lock.uv.name != "uv" or lock.uv.sdist or not _is_ordinary(lock.uv):
-        yield "uv"
+        faults.append("uv")
     for build in lock.builds:
-        yield from (f"build {build.name}: {require.name}" for require in build.build_requires if not _is_plain(require))
+        faults += [f"build {build.name}: {require.name}" for require in build.build_requires if not _is_plain(require)]
     target = WheelTarget.of(cell.platform, cell.base.glibc, lock.interpreter.version)
-    yield from (wheel.file.filename for wheel in lock.wheels if target.best([(wheel.file.filename, wheel)]) is None)
+    faults += [wheel.file.filename for wheel in lock.wheels if target.best([(wheel.file.filename, wheel)]) is None]
+    yield from ((fault, None, None) for fault in faults)
+
+
+def _wheel_values(wheel: LockedWheel | None, requirement: Requirement) -> tuple[str | None, str]:
+    """Return the values of a wheel and of a requirement that differ: versions, else reasons, else indexes."""
+    if wheel is None or not SpecifierSet(requirement.specifier).contains(wheel.version, prereleases=True):
+        return (wheel.version if wheel else None), requirement.pep508
+    if wheel.because != requirement.because:
+        return wheel.because, requirement.because
+    return wheel.fetched.index, requirement.index
 
 
 def _interpreter_fields(lock: Lock, cell: Cell) -> Iterator[tuple[str, object, object]]:

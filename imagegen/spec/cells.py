@@ -39,8 +39,7 @@ class Matrix:
     ngc_images: Mapping[str, NgcImage] = field(default_factory=dict)  # of nvcr.io/nvidia/pytorch, by tag
     builds: Builds = field(default_factory=Builds)
     indexes: Mapping[str, Index] = field(default_factory=dict)  # by alias
-    # By image, which of the loaded directories has its entry.
-    image_layers: Mapping[str, int] = field(default_factory=dict, compare=False)
+    image_places: Mapping[str, Location] = field(default_factory=dict, compare=False)  # by image, of its entry
 
     def cells(self) -> tuple[Cell, ...]:
         """Return the cells with one environment."""

@@ -151,7 +151,7 @@ class _Completion:
             {ngc_image.name: ngc_image.entry for ngc_image in self._sound("ngc_images")},
             self.builds,
             self.indexes,
-            {image.name: image.layer for image in images},
+            {image.name: image.where() for image in images},
         )
 
     def _sound(self, section: str) -> list[PlacedEntry]:

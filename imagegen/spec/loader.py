@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +136,7 @@ def _add(entries: dict[str, PlacedEntry], new: PlacedEntry, errors: list[MatrixE
         )
     elif old and old.written == new.written:
         if new.path[0] == "images":  # a copy in the project makes the image the project's
-            entries[new.name] = replace(old, layer=new.layer)
+            entries[new.name] = new
     elif old and not _is_override(new):
         errors.append(
             MatrixError(

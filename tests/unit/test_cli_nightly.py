@@ -18,7 +18,8 @@ from imagegen.app.publisher import PublishJob
 from imagegen.app.session import Session
 from imagegen.cli import nightly_command
 from imagegen.cli.app import App
-from imagegen.core.errors import FetchError, TrustError
+from imagegen.core.data import shipped
+from imagegen.core.errors import FetchError, Location, TrustError
 from imagegen.spec.model import Cell
 from tests.support.errors import raises
 from tests.support.golden import Golden
@@ -45,7 +46,7 @@ class Project(Machine):
         cells = tuple(toy.cell for toy in self.toys.values())
         app.session.matrices.matrix = SimpleNamespace(  # type: ignore[assignment]
             all_cells=cells,
-            image_layers={cell.image: 0 for cell in cells},
+            image_places={cell.image: Location(shipped("matrices") / "x.yaml") for cell in cells},
             cells=lambda: cells,
             select=lambda pattern, **_: [each for each in cells if pattern in ("*", each.id)],
             on_platforms=lambda cell, platforms: cells[:2],

@@ -115,6 +115,28 @@ def test_a_check_without_names_takes_the_locks_of_the_project(run: Run, tmp_path
     assert run("lock").code == 64
 
 
+def test_a_stale_lock_is_refused_with_keys_values_and_places(run: Run, tmp_path: Path) -> None:
+    """The lock is of the extended image, so that each change of the entry is one of its values."""
+    (tmp_path / "matrices" / "mine.yaml").write_text(
+        "images:\n  mine:\n    extends: cpu-grpo\n    without: [tensorboard]\n"
+        "    env:\n      MINE: {value: /data, because: Tests.}\n"
+        "    components:\n      math-verify: {version: ==0.9.0}\n"
+    )
+    text = (shipped("locks") / f"{CELL}.toml").read_text()
+    (tmp_path / "locks").mkdir()
+    text = text.replace(f'cell = "{CELL}"', 'cell = "mine-cpu-py311"').replace('image = "cpu-grpo"', 'image = "mine"')
+    (tmp_path / "locks" / "mine-cpu-py311.toml").write_text(text)
+    ended = run("lock", "--check")
+    assert ended.code == LockError.exit_code
+    assert "error[lock-stale]" in ended.err
+    lines = {line.strip().partition(":")[0]: line for line in ended.err.splitlines()}
+    assert "none -> /data" in lines["env MINE"]
+    assert f"{tmp_path}/matrices/mine.yaml:6:7" in lines["env MINE"]
+    assert "none -> math-verify==0.9.0" in lines["components math-verify"]
+    assert "mine.yaml:8:7" in lines["components math-verify"]
+    assert "-> none" in lines["components tensorboard"]
+
+
 @pytest.mark.parametrize("words", [("matrix", CELL), ("lock", CELL, "--check"), ("why", "torch==2.9.1")])
 def test_an_empty_directory_of_matrices_is_fine(run: Run, tmp_path: Path, words: tuple[str, ...]) -> None:
     (tmp_path / "matrices" / "odd.yaml").unlink()
