@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from pydantic import TypeAdapter, ValidationError
 
@@ -76,6 +77,7 @@ class Changes:
     additions: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()  # of Debian
     removals: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
 
 
 def lock_changed(
@@ -122,32 +124,54 @@ def _entry(matrices: Matrices, parent: Cell, changes: Changes) -> dict[str, Any]
     """Return the entry of the changed image. It has the parent's axes unless the parent is the default cell."""
     default = matrices.matrix.select_one(parent.image)
     axes = {axis: [value] for axis, value in parent.axes.items() if value != default.axes[axis]}
-    components = dict(_components(matrices, parent, changes))
-    reason = f"Added to {parent.image} with `imagegen lock --package`."
+    pins, additions, overrides = (
+        [_parse(option, text) for text in texts]
+        for option, texts in (
+            ("--set", changes.pins),
+            ("--add", changes.additions),
+            ("--override", changes.overrides),
+        )
+    )
+    versions = {pin.name: str(pin.specifier).removeprefix("==").removesuffix(".*") for pin in pins}
+    axes |= {"python": [versions["python"]]} if "python" in versions else {}
+    pins = [pin for pin in pins if pin.name != "python"]
+    reason = f"{{}} {parent.image} with `imagegen lock {{}}`."
     fields = {
         "axes": axes,
-        "components": components,
-        "packages": dict.fromkeys(changes.packages, reason),
+        "components": dict(_components(matrices, parent, pins, reason.format("Changed in", "--set")))
+        | dict(_components(matrices, parent, additions, reason.format("Added to", "--add"))),
+        "packages": dict.fromkeys(changes.packages, reason.format("Added to", "--package")),
+        "overrides": {
+            canonicalize_name(override.name): {
+                "version": str(override.specifier),
+                "because": reason.format("Changed in", "--override"),
+            }
+            for override in overrides
+        },
         "without": list(changes.removals),
     }
     return {"extends": parent.image, **{key: value for key, value in fields.items() if value}}
 
 
-def _components(matrices: Matrices, parent: Cell, changes: Changes) -> Iterator[tuple[str, dict[str, Any]]]:
+def _parse(option: str, text: str) -> Requirement:
+    """Return the requirement that an option gives. Raises UsageError."""
+    try:
+        required = parse_requirement(text)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}", code="usage-changes-invalid") from error
+    if required.url or required.marker or (option != "--add" and not required.specifier):
+        fix = "as in vllm==0.26.0; a package without a version is added with --add"
+        message = f"{option} takes a name and a version, not {text!r}"
+        raise UsageError(message, code="usage-changes-invalid", fix=fix)
+    return required
+
+
+def _components(
+    matrices: Matrices, parent: Cell, requirements: Iterable[Requirement], reason: str
+) -> Iterator[tuple[str, dict[str, Any]]]:
     names = {component.package: name for name, component in matrices.matrix.components.items()}
     before = {requirement.component.package: requirement for requirement in parent.requirements}
-    for option, text in (
-        *(("--set", pin) for pin in changes.pins),
-        *(("--add", addition) for addition in changes.additions),
-    ):
-        try:
-            required = parse_requirement(text)
-        except ValueError as error:
-            raise UsageError(f"{option}: {error}", code="usage-changes-invalid") from error
-        if required.url or required.marker or (option == "--set" and not required.specifier):
-            fix = "as in vllm==0.26.0; a package without a version is added with --add"
-            message = f"{option} takes a name and a version, not {text!r}"
-            raise UsageError(message, code="usage-changes-invalid", fix=fix)
+    for required in requirements:
         package = canonicalize_name(required.name)
         old = before.get(package)
         use: dict[str, Any] = {"version": str(required.specifier)} if required.specifier else {}
@@ -156,5 +180,5 @@ def _components(matrices: Matrices, parent: Cell, changes: Changes) -> Iterator[
         if old and old.from_source:
             use["from_source"] = True
         if package in names:
-            use["because"] = f"Changed in {parent.image} with `imagegen lock {option}`."
+            use["because"] = reason
         yield names.get(package, package), use

@@ -69,7 +69,8 @@ def lock_image(session: Session, cell: Cell, options: LockOptions, *, record: bo
 def _changes(session: Session, before: Lock, after: Lock) -> Iterator[Change]:
     """Yield the changes of packages, overrides, base and interpreter."""
     tables = difference(of_lock("before", "", before), of_lock("after", "", after), comparison_facts(session.matrices))
-    yield from (*tables.components, *tables.packages, *tables.debs, *tables.overrides, *tables.runtime)
+    yield from (*tables.components, *tables.packages, *tables.debs, *tables.runtime)
+    yield from (replace(override, name=f"the override of {override.name}") for override in tables.overrides)
 
 
 def _environment_lock(session: Session, cell: Cell, options: LockOptions) -> Lock:
@@ -231,7 +232,7 @@ def _differs(lock_files: LockFiles, cell: Cell, locked: Lock, previous: Lock) ->
 
 
 def _report(result: LockedImage, previous: Lock | None, progress: Progress) -> None:
-    """Print the changes and contents of a lock, whether it lost its record, and the command that compiles its wheels."""
+    """Print the changes and contents of a lock, whether it lost its record, and how its wheels are compiled."""
     cell, locked, changed = result.cell, result.lock, result.changed
     if changed and locked.record is None and previous and previous.record:
         progress.say("the lock changed, so its record was removed; `imagegen lock --record` makes a new one")

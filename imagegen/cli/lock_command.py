@@ -11,7 +11,7 @@ from imagegen.app.check_locks import LockedImage, check_locks
 from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.cli.options import all_option, glob_of
 from imagegen.core.errors import OptionConflictError, UsageError
-from imagegen.lock.make.options import LockOptions
+from imagegen.lock.make.options import LockOptions, parse_upgrades
 
 
 @click.command("lock")
@@ -20,10 +20,13 @@ from imagegen.lock.make.options import LockOptions
 @click.option("--check", is_flag=True, help="Only check the locks that exist; fail when one is stale.")
 @click.option("--record", is_flag=True, help="Build the layers and write their digests into the lock.")
 @click.option("--upgrade", is_flag=True, help="Take the newest versions that the matrix allows, as of now.")
-@click.option("--upgrade-package", "packages", multiple=True, metavar="NAME", help="Upgrade one package.")
+@click.option("--upgrade-package", "packages", multiple=True, metavar="NAME[==V]", help="Upgrade one package.")
 @click.option("--upgrade-base", is_flag=True, help="Lock today's Debian packages, and change nothing else.")
 @click.option("--as-of", metavar="TIME", help="Ignore files uploaded later (RFC 3339).")
 @click.option("--set", "pins", multiple=True, metavar="NAME==VERSION", help="With --name: another version.")
+@click.option(
+    "--override", "overrides", multiple=True, metavar="NAME==VERSION", help="With --name: override a package."
+)
 @click.option("--add", "additions", multiple=True, metavar="NAME", help="With --name: one more package.")
 @click.option("--package", "debs", multiple=True, metavar="NAME", help="With --name: one more Debian package.")
 @click.option("--drop", "removals", multiple=True, metavar="NAME", help="With --name: leave out a package or variable.")
@@ -42,6 +45,7 @@ def command(
     upgrade_base: bool,
     as_of: str | None,
     pins: tuple[str, ...],
+    overrides: tuple[str, ...],
     additions: tuple[str, ...],
     debs: tuple[str, ...],
     removals: tuple[str, ...],
@@ -54,17 +58,19 @@ def command(
     project's cells are checked: their image or their lock is in the project. Exit code 67 when a lock is not
     fresh, or none exists.
 
-    With --name, the lock is of a new image that extends CELL's image with the changes of --set, --add, --package and
-    --drop. Its entry is written to matrices/ together with the lock, or not at all.
+    With --name, the lock is of a new image that extends CELL's image with the changes of --set, --add, --package,
+    --override and --drop. `--set python==3.12` takes another value of the axis; an override replaces all requirements
+    of a package. Its entry is written to matrices/ together with the lock, or not at all.
     """
-    if (pins or additions or debs or removals) and name is None:
+    if (pins or additions or debs or removals or overrides) and name is None:
         raise UsageError(
             "the changed image needs a name",
             code="usage-name-missing",
             why="a lock belongs to an entry of the matrix, and the one of CELL does not state these changes",
             fix="add --name IMAGE: the changes are written to matrices/IMAGE.yaml",
         )
-    options = LockOptions(upgrade=upgrade, packages=packages, upgrade_base=upgrade_base, as_of=as_of)
+    names, bounds = parse_upgrades(packages)
+    options = LockOptions(upgrade, names, upgrade_base, as_of, bounds)
     if check and (name or record or options != LockOptions()):
         raise OptionConflictError(
             "--check changes nothing, so it takes no other option", fix="leave out --check or the others"
@@ -82,7 +88,7 @@ def command(
         # late, here and below, since a check resolves and builds nothing
         from imagegen.app.entries import Changes, lock_changed
 
-        changes = Changes(pins, additions, debs, removals)
+        changes = Changes(pins, additions, debs, removals, overrides)
         results = [
             lock_changed(
                 app.session, app.session.matrix.select_one(cell, single=True), name, changes, options, record=record

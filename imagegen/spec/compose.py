@@ -211,6 +211,7 @@ def inherit(chain: Sequence[PlacedEntry]) -> ImageEntry:
 def _derived(entry: ImageEntry, parent: str) -> str:
     """Return a description for an image without one: its changes to the image that it extends."""
     added = [f"{name} {use.version}".strip() for name, use in entry.components.items()]
+    added += [f"{name} {override.version}".strip() for name, override in entry.overrides.items() if not override.omit]
     added += [*entry.packages, *entry.env]
     phrases = [f"with {_listed(added)}"] if added else []
     phrases += [f"without {_listed(entry.without)}"] if entry.without else []

@@ -78,6 +78,20 @@ def test_a_new_version_keeps_the_extras_and_a_cell_gives_its_axes(project: Path)
     assert next(each.extras for each in cell.requirements if each.component.name == "verl")
 
 
+def test_another_python_is_a_value_of_the_axis(project: Path) -> None:
+    cell = lock(project, "hopper-vllm-cu130-py311-no-megatron", pins=("python==3.12",)).cell
+    assert cell.id == "my-rl-cu130-py312-no-megatron"
+    assert lock(project, "hopper-vllm", "mine", pins=("python==3.12.*", "verl==0.9.1")).cell.python == "3.12"
+
+
+def test_an_override_replaces_all_requirements_of_a_distribution(project: Path) -> None:
+    cell = lock(project, "hopper-vllm", overrides=("nvidia-cudnn-cu13==9.20.0.48",)).cell
+    assert [(each.package, each.specifier) for each in cell.overrides if "cudnn" in each.package] == [
+        ("nvidia-cudnn-cu13", "==9.20.0.48")
+    ]
+    assert all(each.component.package != "nvidia-cudnn-cu13" for each in cell.requirements)
+
+
 def test_other_changes_replace_the_entry(project: Path) -> None:
     lock(project, "cpu-grpo", additions=("math-verify",))
     lock(project, "cpu-grpo", additions=("pylatexenc",))
@@ -113,6 +127,9 @@ def test_an_entry_that_cannot_be_written_takes_its_lock_away(project: Path) -> N
         ("my-rl", {"pins": ("torch",)}, "usage-changes-invalid"),
         ("my-rl", {"additions": ("a @ https://example.org/a.whl",)}, "usage-changes-invalid"),
         ("my-rl", {"additions": ("a b",)}, "usage-changes-invalid"),
+        ("my-rl", {"pins": ("python==2.7",)}, "usage-changes-invalid"),
+        ("my-rl", {"pins": ("python>=3.12",)}, "usage-changes-invalid"),
+        ("my-rl", {"overrides": ("filelock",)}, "usage-changes-invalid"),
         ("my-rl", {"packages": ("x;y",)}, "usage-changes-invalid"),
     ],
 )

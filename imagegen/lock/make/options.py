@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from imagegen.core.errors import LockError
+from packaging.utils import canonicalize_name
+
+from imagegen.core.errors import LockError, UsageError
+from imagegen.core.types import parse_requirement
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,17 @@ class LockOptions:
     as_of: str | None = None
     bounds: Mapping[str, str] = field(default_factory=dict)
     trust_previous_wheels: bool = False
+
+
+def parse_upgrades(texts: Iterable[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return names and bounds of packages to upgrade, each NAME or NAME==VERSION. Raises UsageError."""
+    try:
+        requirements = [parse_requirement(text) for text in texts]
+    except ValueError as error:
+        fix = "as in pillow, or pillow==13.0.0"
+        raise UsageError(f"--upgrade-package: {error}", code="usage-invalid-value", fix=fix) from error
+    bounds = {canonicalize_name(required.name): str(required.specifier) for required in requirements}
+    return tuple(bounds), {name: specifier for name, specifier in bounds.items() if specifier}
 
 
 def rfc3339(time: datetime) -> str:
