@@ -1,4 +1,4 @@
-"""Every error that imagegen raises on purpose: what happened, where, why, and how to fix it.
+"""The errors that imagegen raises on purpose. Each states the event, its place, its reason and a fix.
 
 Each class has an exit code, so that scripts can tell the classes apart: 0, 1 and 2 are answers (success, "no",
 "unknown"), 64 is a usage error as in sysexits(3). Each error has a code, such as `lock-stale`: it begins with the code

@@ -239,7 +239,7 @@ def shut_down(stream: Any) -> Any:
 
 @contextmanager
 def _tidying(api: docker.APIClient, doing: str) -> Iterator[None]:
-    """Handle errors of ending or removing a container, which has a short limit; an ended container is no fault."""
+    """Handle errors of ending or removing a container, which has a short limit; an ended container is not a fault."""
     before, api.timeout = api.timeout, _GRACE
     try:
         with explained(doing), suppress(ContainerError), of_a_container(doing):
