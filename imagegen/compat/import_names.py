@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, field
+from dataclasses import field
 
 from packaging.specifiers import SpecifierSet
 
@@ -41,7 +41,7 @@ class ImportNames:
 
 
 def parse(raw: bytes) -> ImportNames:
-    """Raises ValueError for anything that `dumps` does not write."""
+    """Raises ValueError for anything that `tools.harvest` does not write."""
     try:
         document = json.loads(raw)
         names = []
@@ -60,33 +60,6 @@ def parse(raw: bytes) -> ImportNames:
         )
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"it is not a table of imports: {error}") from error
-
-
-def dumps(names: ImportNames) -> bytes:
-    """The file of a package: one line for each provider and name, so that changes are readable."""
-    rows: dict[str, list[str]] = {}
-    for shared_name in sorted(names.names):
-        provider, name, module, path, line, _, required_by, lacked_by, _ = astuple(shared_name)
-        rows.setdefault(provider, []).append(_dumps([name, int(module), path, line, required_by, lacked_by]))
-    providers = (f"{_dumps(name)}: {_dumps(spans)}" for name, spans in sorted(names.providers.items()))
-    tables = (f"{_dumps(provider)}: {_block('[]', texts)}" for provider, texts in sorted(rows.items()))
-    fields = {
-        "package": _dumps(names.package),
-        "read": _dumps(names.read),
-        "releases": _dumps(names.releases),
-        "providers": _block("{}", providers),
-        "names": _block("{}", tables),
-    }
-    return (_block("{}", (f'"{key}": {text}' for key, text in fields.items())) + "\n").encode()
-
-
-def _dumps(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"))
-
-
-def _block(brackets: str, items: Iterable[str]) -> str:
-    text = ",\n".join(items)
-    return f"{brackets[0]}\n{text}\n{brackets[1]}" if text else brackets
 
 
 def _contains(spans: Iterable[str], release: str) -> bool:

@@ -6,17 +6,13 @@ read, is not in them.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, field
+from collections.abc import Mapping
+from dataclasses import field
 from functools import cache
 from typing import TYPE_CHECKING
 
-from packaging.version import Version
-
 from imagegen.compat import harvested
 from imagegen.core.deferred import dataclass
-from imagegen.core.text import runs
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -58,7 +54,7 @@ def _adapter() -> TypeAdapter[PackageNames]:
 
 
 def parse(raw: bytes) -> PackageNames:
-    """Raises ValueError for anything that `dumps` does not write."""
+    """Raises ValueError for anything that `tools.harvest` does not write."""
     from packaging.specifiers import SpecifierSet
     from pydantic import ValidationError
 
@@ -73,51 +69,5 @@ def parse(raw: bytes) -> PackageNames:
     return package_names
 
 
-def dumps(names: PackageNames) -> bytes:
-    """The file of a package: one line for each wheel and name, so that changes are readable."""
-    wheels = {
-        package: {version: hashes[version] for version in sorted(hashes, key=Version)}
-        for package, hashes in sorted(names.wheels.items())
-    }
-    lines = [f'  "package": {json.dumps(names.package)}', f'  "read": {json.dumps(names.read)}']
-    tables = (
-        f"    {json.dumps(package)}: "
-        + _block(
-            "{}", (f"      {json.dumps(version)}: {json.dumps(sha256)}" for version, sha256 in releases.items()), 4
-        )
-        for package, releases in wheels.items()
-    )
-    lines.append(f'  "wheels": {_block("{}", tables, 2)}')
-    lines.append(f'  "names": {_block("[]", (f"    {json.dumps(_fields(name))}" for name in sorted(names.names)), 2)}')
-    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
-
-
-def _fields(name: SharedName) -> dict[str, object]:
-    return {key: value for key, value in asdict(name).items() if key != "keyword" or value}
-
-
-def _block(brackets: str, items: Iterable[str], indent: int) -> str:
-    text = ",\n".join(items)
-    return f"{brackets[0]}\n{text}\n{' ' * indent}{brackets[1]}" if text else brackets
-
-
 _FILES = harvested.Folder("api", lambda raw, *_: parse(raw))
 load, names, path_of = _FILES.load, _FILES.names, _FILES.path_of
-
-
-def spans(chosen: Iterable[str], versions: Sequence[str], *, open_ended: bool) -> tuple[str, ...]:
-    """Return releases as specifiers, one for each span of the `known` ones (oldest first) that are all chosen.
-
-    With `open_ended`, a span from the oldest or to the newest known release goes on there, and ends before the next
-    known release; else it is bounded by its first and last release.
-    """
-    positions = {version: index for index, version in enumerate(versions)}
-    chosen_runs = runs(sorted(positions[version] for version in chosen))
-    return tuple(_specifier(first, last, versions, open_ended=open_ended) for first, last in chosen_runs)
-
-
-def _specifier(first: int, last: int, versions: Sequence[str], *, open_ended: bool) -> str:
-    if open_ended:
-        lower = [f">={versions[first]}"] if first else []
-        return ",".join([*lower, *([f"<{versions[last + 1]}"] if last + 1 < len(versions) else [])])
-    return f"=={versions[first]}" if first == last else f">={versions[first]},<={versions[last]}"

@@ -16,6 +16,7 @@ from imagegen.compat.import_names import ImportNames
 from imagegen.compat.package_names import SharedName
 from imagegen.core.data import shipped
 from tools.harvest.imports import NeededName, Needs, Provider, RefusedVersion, rows, undecided
+from tools.harvest.names_files import dump_imports
 
 HUB = ["0.24.0", "0.25.0", "1.0.0", "1.1.0"]
 DIRECTORY = shipped("matrices")
@@ -116,7 +117,7 @@ def test_what_is_written_is_read(
     name: str, names: list[SharedName], releases: tuple[str, ...], providers: dict[str, tuple[str, ...]]
 ) -> None:
     table = ImportNames(name, "2026-11-28", releases, providers, tuple(sorted(names)))
-    assert import_names.parse(import_names.dumps(table)) == table
+    assert import_names.parse(dump_imports(table)) == table
 
 
 @given(st.binary(max_size=50) | st.sampled_from([b"[]", b"{}", b'{"names": 1}', b'{"names": {"a": [[1]]}}']))
@@ -141,7 +142,7 @@ def test_rules_say_what_an_import_needs_and_refuses(tmp_path: Path) -> None:
     refused = SharedName("hub", "", False, *rest, ("<0.25.0",))
     path = import_names.path_of(tmp_path, "gradio")
     path.parent.mkdir()
-    path.write_bytes(import_names.dumps(ImportNames("gradio", "2026-11-28", names=(missing, refused))))
+    path.write_bytes(dump_imports(ImportNames("gradio", "2026-11-28", names=(missing, refused))))
     by_id = {rule.id: rule for rule in api_rules([tmp_path], "gradio")}
     assert set(by_id) == {"api-gradio-hub-HfFolder", "api-gradio-hub-version"}
     assert {rule.severity for rule in by_id.values()} == {"error"}
@@ -152,6 +153,6 @@ def test_shipped_files_are_as_they_would_be_written_and_small() -> None:
     size = 0
     for name in import_names.names([DIRECTORY]):
         raw = import_names.path_of(DIRECTORY, name).read_bytes()
-        assert import_names.dumps(import_names.parse(raw)) == raw
+        assert dump_imports(import_names.parse(raw)) == raw
         size += len(raw)
     assert 0 < size < 1 << 20

@@ -33,7 +33,7 @@ from imagegen.core.text import counted
 from imagegen.spec.model import Component, Index
 from tools.harvest import api as package_names
 from tools.harvest import imports as import_harvest
-from tools.harvest import interpreters, model_types, published, scans_file
+from tools.harvest import interpreters, model_types, names_files, published, scans_file
 from tools.harvest import torch_exports as torch_index
 from tools.harvest import verdicts as summary
 from tools.harvest.metadata import harvest, pinned_prereleases
@@ -278,7 +278,7 @@ def _write_api(app: App, requested: Sequence[str], *, as_json: bool) -> None:
         path = shared_names.path_of(app.project.directory / "matrices", package.package)
         changed = before is None or replace(package, read="") != replace(before, read="")
         if changed:
-            harvested.write(path, shared_names.dumps(package))
+            harvested.write(path, names_files.dump_names(package))
         news = "written" if changed else "nothing new"
         app.progress.say(f"{package.package}: {counted(len(package.names), 'shared name')}, {news} ({path})")
         results.append({"package": package.package, "path": str(path), "written": changed, "names": len(package.names)})
@@ -300,7 +300,7 @@ def _write_imports(app: App, requested: Sequence[str], *, cache: Path | None, as
         path = import_names.path_of(app.project.directory / "matrices", table.package)
         changed = before is None or replace(table, read="") != replace(before, read="")
         if changed:
-            harvested.write(path, import_names.dumps(table))
+            harvested.write(path, names_files.dump_imports(table))
         news = "written" if changed else "nothing new"
         app.progress.say(f"{table.package}: {counted(len(table.names), 'shared name')}, {news} ({path})")
         results.append({"package": table.package, "path": str(path), "written": changed, "names": len(table.names)})

@@ -24,12 +24,13 @@ from imagegen.audit.api.signatures import Signatures, Source
 from imagegen.audit.api.source import LONGEST, is_package, module_name
 from imagegen.audit.api.uses import NameUse, uses
 from imagegen.audit.imports import providers, starts
-from imagegen.compat.package_names import PackageNames, SharedName, spans
+from imagegen.compat.package_names import PackageNames, SharedName
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError
 from imagegen.core.net import Client, package_index, wheel_metadata
 from imagegen.core.net.package_index import DEFAULT, IndexLink
 from imagegen.core.progress import Progress
+from tools.harvest.names_files import spans
 
 SINCE = dt.date(2024, 7, 1)  # releases before that are not read
 _THREADS = 6  # wheels at once

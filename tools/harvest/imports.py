@@ -27,12 +27,13 @@ from imagegen.audit.api.import_time import ImportedName
 from imagegen.audit.import_reach import top_modules
 from imagegen.audit.model import Package, required_name
 from imagegen.compat.import_names import ImportNames
-from imagegen.compat.package_names import SharedName, spans
+from imagegen.compat.package_names import SharedName
 from imagegen.core.config import Settings
 from imagegen.core.errors import FetchError, ImagegenError
 from imagegen.core.net import Client, package_index
 from imagegen.core.net.package_index import DEFAULT, IndexLink
 from imagegen.core.progress import Progress
+from tools.harvest.names_files import spans
 from tools.harvest.wheel_modules import Cache, WheelModules, wheels_of
 
 _THREADS = 2  # wheels at once
