@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from imagegen.app.session import Session
 from imagegen.checks.preflight.model import Image
+from imagegen.compat.rule import Rule
 from imagegen.core.errors import EngineError, OptionConflictError
 from imagegen.engine import Engine
 from imagegen.lock import local_tags
@@ -72,7 +73,7 @@ def examine(session: Session, cell: str | None, container: str | None, *, fabric
         with Engine.connect(session.project.settings, session.project.progress) as engine:
             return [
                 doctor_container.examine_container(
-                    engine, container, session.matrices.knowledge_files.model_types, session.matrix.rules
+                    engine, container, session.matrices.knowledge_files.model_types, _rules_with_messages(session)
                 )
             ]
     if cell:
@@ -95,6 +96,12 @@ def examine_log(session: Session, name: str, text: str, cell: str | None = None)
         text,
         matrices.knowledge_files.model_types,
         machine,
-        rules=matrices.matrix.rules,
+        rules=_rules_with_messages(session),
         packages=matrices.knowledge_files.harvested,
     )
+
+
+def _rules_with_messages(session: Session) -> tuple[Rule, ...]:
+    """Return the rules of the matrices, and those from the names that packages import of each other."""
+    matrices = session.matrices
+    return (*matrices.matrix.rules, *matrices.knowledge_files.api_rules(matrices.matrix.components))

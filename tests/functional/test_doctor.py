@@ -95,7 +95,7 @@ MET = {
     "StopIteration":
         "without tensors",
     "double free or corruption (!prev)\nAborted (core dumped)": "aborted",
-    "ImportError: flash_attn_2_cuda.so: undefined symbol: _ZN3c104cuda9SetDeviceEab": "another torch",
+    "ImportError: flash_attn_2_cuda.so: undefined symbol: _ZN4thpp10THCSTensorIlEC1Ev": "another release",
     "ImportError: cannot import name 'ReleaseMemoryOccupationReqInput' from 'sglang.srt.managers.tokenizer_manager'":
         "another SGLang",
     '  File "/opt/venv/lib/python3.11/site-packages/sglang/srt/patch_torch.py", line 58, in _modify_tuple\n    return '
@@ -160,10 +160,9 @@ def test_what_people_met_is_explained_once(said: str) -> None:
     assert found.fix
 
 
-def test_each_known_message_was_met() -> None:
-    found = {finding.text for said in MET for finding in explain(said)}
-    assert len(found) == len(doctor_messages.KNOWN)
-    assert all(known.source and known.date for known in doctor_messages.KNOWN)
+def test_known_messages_have_a_source() -> None:
+    assert all(explain(said) for said in MET)
+    assert all(message.source and message.date for message in doctor_messages.known_messages())
 
 
 @given(st.text(max_size=300))

@@ -58,7 +58,7 @@ def test_a_long_log_is_explained_within_seconds(unit: str, golden: Golden) -> No
 
 
 def test_a_log_gets_symbols_and_known_messages() -> None:
-    diagnosis = examine_log("the message", f"{IMPORT}_ZN3c105ErrorC2E", Models(""))
+    diagnosis = examine_log("the message", f"{IMPORT}_ZN3c105ErrorC2E\nNo CUDA GPUs are available", Models(""))
     assert {each.check for each in diagnosis.findings} == {"symbols", "log"}
     assert not diagnosis.passed
     assert examine_log("the message", "all is well", Models("")).passed

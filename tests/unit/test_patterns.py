@@ -14,7 +14,7 @@ import yaml
 from imagegen.audit import catalogue
 from imagegen.compat.package_data import package_data
 from imagegen.lock import distributions
-from imagegen.run.doctor.messages import KNOWN
+from imagegen.run.doctor.messages import known_messages, version_patterns
 from imagegen.trust import licences
 from tests.support.code_patterns import Pattern, collect
 from tests.support.patterns import Automaton
@@ -59,7 +59,8 @@ def _elsewhere() -> dict[tuple[str, str], list[str]]:
             entry["library"] for entry in package_data()["library-for-each-cuda"]
         ],
         ("imagegen/audit/api/source.py", "expression"): [rb"^[ \t]{0,8}+[^ \t\f\r\n)\]}#]"],
-        ("imagegen/run/doctor/messages.py", "message.sign"): [message.sign for message in KNOWN],
+        ("imagegen/run/doctor/messages.py", "message.pattern"): [message.pattern for message in known_messages()],
+        ("imagegen/run/doctor/log.py", "pattern"): list(version_patterns().values()),
         ("imagegen/trust/restrictions.py", "pattern"): [
             text for entry in entries for text in entry.get("packages", ())
         ],

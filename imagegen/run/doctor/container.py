@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
 from imagegen.checks.preflight.model import SEVERITIES, Finding
@@ -16,8 +16,7 @@ from imagegen.engine import ContainerInfo, Engine, signal_name
 from imagegen.image.layers.image_config import LABEL
 from imagegen.image.layers.support import ROOT
 from imagegen.run.doctor.diagnosis import Diagnosis
-from imagegen.run.doctor.log import UNKNOWN, explain_log, explain_rules, unexplained
-from imagegen.run.doctor.messages import explain_messages
+from imagegen.run.doctor.log import UNKNOWN, explain_log, unexplained
 from imagegen.run.doctor.symbols import SYMBOLS
 
 _ENDING = "it runs, or has ended well"
@@ -31,14 +30,10 @@ def examine_container(engine: Engine, name: str, models: Models, rules: Sequence
     Raises EngineError if there is no such container, or if the engine fails.
     """
     container = engine.inspect_container(name)
-    findings = [
-        *check_ending(container),
-        *explain_messages(container.log, models),
-        *explain_rules(container.log, rules),
-    ]
-    if unknown := unexplained(container.log, models, rules):
-        text = f"no explanation is known for {unknown}"
-        findings.append(Finding("log", UNKNOWN, text, f"`docker logs {name} 2>&1 | imagegen doctor --log -`"))
+    findings = check_ending(container)
+    about_log = explain_log(container.log, models, rules)
+    if about_log[0].severity != UNKNOWN or unexplained(container.log, models, rules):  # a log without a fault is silent
+        findings += about_log
     inner: list[Row] = []
     machine: dict[str, Any] = {}
     if container.running:
@@ -65,13 +60,14 @@ def examine_log(
     machine: str | None = None,
     *,
     rules: Sequence[Rule] = (),
-    packages: Collection[str] = (),
+    packages: Set[str] = frozenset(),
 ) -> Diagnosis:
     """Explain a log or a traceback called `where`; the other parameters are as in `explain_log`."""
     findings = explain_log(log, models, rules, packages, machine)
     rows = (_row("log", _LOG, findings), _row(SYMBOLS, _SYMBOLS, findings))
-    number = sum(finding.severity != UNKNOWN for finding in findings)
-    summary = counted(number, "explanation") + ("" if number == len(findings) else ", and a part without explanation")
+    number = sum(finding.severity == "error" for finding in findings)
+    rest = any(finding.severity == UNKNOWN for finding in findings)
+    summary = counted(number, "explanation") + (", and a part without explanation" if rest else "")
     return Diagnosis(where, None, summary if number else "not known", rows, tuple(findings))
 
 

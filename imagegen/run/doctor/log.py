@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from itertools import pairwise
 
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
+from imagegen.audit.capability import releases
 from imagegen.checks.preflight.model import Finding
 from imagegen.compat.models import Models
 from imagegen.compat.rule import Rule
 from imagegen.core.text import counted
-from imagegen.run.doctor.messages import explain_messages
-from imagegen.run.doctor.symbols import explain_symbols
+from imagegen.run.doctor.messages import find_messages, version_patterns
+from imagegen.run.doctor.symbols import explain_symbols, symbols_of_torch
 
 LONGEST_LOG = 16 << 20  # characters of a log that are read
 UNKNOWN = "unknown"  # the level of a log, or of a traceback in it, without an explanation
@@ -25,15 +27,15 @@ _SHOWN = 3  # tracebacks, rules and versions in a finding
 _CLASS = re.compile(r"\w{1,60}(?:Error|Exception): ")
 # torch==2.8.0+cu128, "vllm 0.11.0", "torch version: 2.8.0", flash_attn-2.8.3.dist-info; CUDA and the driver likewise
 _VERSION = re.compile(
-    r"(?<![\w.-])([A-Za-z][A-Za-z0-9_.-]{0,60}?)(?:==|-|:? ?[Vv]ersion:? |[ :]{1,2})v?(\d{1,4}(?:\.\d{1,8}){1,3}"
+    r"(?<![\w.-])([A-Za-z][A-Za-z0-9_.-]{0,60}?)(?:==|-|:? ?[Vv]ersion:? |:? {1,40}|:)v?(\d{1,4}(?:\.\d{1,8}){1,3}"
     r"(?:(?:a|b|rc|\.post|\.dev)\d{1,4})?(?:\+[A-Za-z0-9]{1,20}(?:\.[A-Za-z0-9]{1,20}){0,4})?)(?![\w])"
 )
 
 
 def explain_log(
-    log: str, models: Models, rules: Sequence[Rule] = (), packages: Collection[str] = (), machine: str | None = None
+    log: str, models: Models, rules: Sequence[Rule] = (), packages: Set[str] = frozenset(), machine: str | None = None
 ) -> list[Finding]:
-    """Return the findings about a log, explanations first, then the part without explanation.
+    """Return the findings about a log: explanations, then the part without explanation, or the versions to ask about.
 
     Args:
         log: the text.
@@ -42,37 +44,83 @@ def explain_log(
         packages: normalised names whose versions in the log become part of a suggested question.
         machine: the processor of the machine that wrote the log, if it is known.
     """
-    explained = [*explain_symbols(log, machine=machine), *_explain(log, models, rules)]
+    explained = _explain(log, models, rules, machine)
+    words = _words(log, packages)
+    question = f"`imagegen why {words or 'torch==2.8.0 vllm==0.11.0'}`"
     unknown = unexplained(log, models, rules)
-    if explained and not unknown:
-        return explained
-    text = f"no explanation is known for {unknown or 'it'}"
-    return [*explained, Finding("log", UNKNOWN, text, _question(log, packages))]
+    if not explained or unknown:
+        effects = [message for message, _ in find_messages(log, effect=True)]
+        text = "; ".join([f"no explanation is known for {unknown or 'it'}", *(effect.meaning for effect in effects)])
+        about = "answers about the versions that the text names" if words else "with the versions of your packages"
+        fix = "; ".join([*(effect.fix for effect in effects), f"{question} {about}"])
+        return [*explained, Finding("log", UNKNOWN, text, fix)]
+    note = Finding("log", "note", "the text names versions", f"{question} says whether they work together")
+    return [*explained, note] if words else explained
 
 
-def _explain(log: str, models: Models, rules: Sequence[Rule]) -> list[Finding]:
-    return [*explain_messages(log, models), *explain_rules(log, rules)]
+def _explain(log: str, models: Models, rules: Sequence[Rule], machine: str | None = None) -> list[Finding]:
+    """Return all explanations; a general one only for lines without the message of a rule."""
+    meant = _rules_in(log, rules)
+    fitting = {text: [rule for rule in about if _is_named(rule, log)] for text, about in meant.items()}
+    findings = [*explain_symbols(log, machine=machine)]
+    for message, match in find_messages(log):
+        texts = [text for text in meant if message.general and text in _line(log, match.start(), match.end())]
+        if not any(fitting[text] for text in texts):
+            finding = message.explain(match, models)
+            spans = {f"{name} {span}" for text in texts for rule in meant[text] for name, span in rule.conflict.items()}
+            lacking = f"not {' or '.join(sorted(spans))}, which lacks it; " if spans else ""
+            findings.append(finding._replace(fix=lacking + finding.fix))
+    return findings + [_explain_rules(about) for about in fitting.values() if about]
 
 
-def explain_rules(log: str, rules: Sequence[Rule]) -> Iterator[Finding]:
-    """Yield a finding for each message of rules that is in the log, unless a known message explains it."""
+def _is_named(rule: Rule, log: str) -> bool:
+    """Return whether the log names the packages of a rule about imported names, which other packages import too."""
+    plain = log.replace("_", "-")
+    return not rule.id.startswith("api-") or any(
+        re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", plain) for name in rule.when
+    )
+
+
+def _rules_in(log: str, rules: Sequence[Rule]) -> dict[str, list[Rule]]:
+    """Return the messages of rules that are in the log, with the rules.
+
+    A known message that is not general explains its line; then the line must also name the packages of the rule.
+    """
     plain = " ".join(log.split())
     by_message: dict[str, list[Rule]] = {}
     for rule in rules:
         if rule.message:
             by_message.setdefault(" ".join(_CLASS.sub("", rule.message, count=1).split()), []).append(rule)
-    for message, meant in by_message.items():
-        if message in plain and not explain_messages(message, Models("")):
-            shown = meant[:_SHOWN]
-            text = " Or: ".join(f"{rule.reason} [{rule.id}; {rule.source}, {rule.date}]" for rule in shown)
-            yield Finding("log", "error", text, " Or: ".join(dict.fromkeys(rule.fix for rule in shown)))
+    meant: dict[str, list[Rule]] = {}
+    for message, candidates in by_message.items():
+        if message in plain and not symbols_of_torch(message):
+            fitting = candidates
+            if any(not known.general for known, _ in find_messages(message)):
+                lines = [line.replace("_", "-") for line in log.splitlines() if message in " ".join(line.split())]
+                fitting = [rule for rule in candidates if any(name in line for name in rule.leaders for line in lines)]
+            meant |= {message: fitting} if fitting else {}
+    return meant
+
+
+def _explain_rules(rules: Sequence[Rule]) -> Finding:
+    shown = rules[:_SHOWN]
+    text = " Or: ".join(f"{rule.reason} [{rule.id}; {rule.source}, {rule.date}]" for rule in shown)
+    return Finding("log", "error", text, " Or: ".join(dict.fromkeys(rule.fix for rule in shown)))
+
+
+def _line(log: str, start: int, end: int) -> str:
+    """Return the lines around a part of the log, with single spaces."""
+    stop = log.find("\n", end)
+    return " ".join(log[log.rfind("\n", 0, start) + 1 : stop if stop >= 0 else len(log)].split())
 
 
 def unexplained(log: str, models: Models, rules: Sequence[Rule]) -> str:
-    """Describe the tracebacks of a log that have no explanation; return "" if there are none."""
+    """Describe the tracebacks of a log that have no explanation and are no effects; return "" if there are none."""
     lines: list[str] = []
     for number, (text, line) in enumerate(_tracebacks(log)):
-        if number < _MOST and line not in lines and not (_explain(text, models, rules) or [*explain_symbols(text)]):
+        if number >= _MOST:
+            break
+        if line not in lines and not any(find_messages(line, effect=True)) and not _explain(text, models, rules):
             lines.append(line)
     if not lines:
         return ""
@@ -112,16 +160,22 @@ def _exception(log: str, start: int, end: int) -> tuple[str, int]:
     return "a traceback that is cut off", min(end, position)
 
 
-def _question(log: str, packages: Collection[str]) -> str:
-    """Return a suggestion: `imagegen why` with the versions that the log names."""
+def _words(log: str, packages: Set[str]) -> str:
+    """Return the versions that the log names as words of a question: "torch==2.8.0 gpu==sm_120"."""
     versions: dict[str, str] = {}
     for match in _VERSION.finditer(log):
         name = canonicalize_name(match[1])
         if name in packages:
             versions.setdefault(name, match[2])
-        elif name in ("cuda", "driver"):
+        elif name == "driver" or (name == "cuda" and "ersion" not in match[0]):  # nvidia-smi's is the driver's
             versions.setdefault(name, ".".join(match[2].split(".")[:2]))
-    words = " ".join(f"{name}=={version}" for name, version in versions.items())
-    if words:
-        return f"`imagegen why {words}` answers about the versions that the text names"
-    return "`imagegen why` with the versions of its packages, as in `imagegen why torch==2.8.0 vllm==0.11.0`"
+    for name, pattern in version_patterns().items():
+        if found := re.search(pattern, log):
+            versions.setdefault(name, found[1])
+    if number := versions.pop("driver-cuda", ""):  # 12020 is CUDA 12.2, which came with a branch of drivers
+        cuda = Version(f"{int(number) // 1000}.{int(number) % 1000 // 10}")
+        drivers = [release.driver for release in releases() if Version(release.cuda) <= cuda]
+        versions.setdefault("driver", drivers[-1].partition(".")[0])
+    if versions and not packages.intersection(versions):
+        versions = {"torch": "VERSION", **versions}
+    return " ".join(f"{name}=={version}" for name, version in versions.items())

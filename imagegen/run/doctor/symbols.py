@@ -24,13 +24,18 @@ def machine_of(log: str) -> str:
     return "aarch64" if names == {"aarch64"} else "x86_64"
 
 
+def symbols_of_torch(log: str) -> list[str]:
+    """Return the undefined symbols in the log that only torch may define."""
+    return [symbol for symbol in dict.fromkeys(_UNDEFINED.findall(log)) if torch_exports.owned(symbol)]
+
+
 def explain_symbols(log: str, index: ExportIndex | None = None, machine: str | None = None) -> Iterator[Finding]:
     """Yield a finding for each undefined symbol of torch's own in the log.
 
     The default `index` is the index of torch's wheels for the processor `machine`, by default the one that the log
     names.
     """
-    symbols = [symbol for symbol in dict.fromkeys(_UNDEFINED.findall(log)) if torch_exports.owned(symbol)]
+    symbols = symbols_of_torch(log)
     machine = machine or machine_of(log)
     on = "" if machine == "x86_64" else f" for {machine}"
     index = index or (torch_exports.shipped(machine) if symbols else ExportIndex())
