@@ -26,7 +26,7 @@ from imagegen.core.errors import OptionConflictError
 @click.option("--driver", metavar="VERSION", help="The oldest NVIDIA driver to run with.")
 @click.option("--torch", metavar="VERSION", help="The torch that wheels must run with.")
 @click.option("--explain", metavar="[ID]", is_flag=False, flag_value="", help="Explain a finding and its fix.")
-@click.option("--error", metavar="TEXT", help="Explain a pasted error message or traceback; - is stdin.")
+@click.option("--error", metavar="TEXT", help="The same as `imagegen doctor --log TEXT`.")
 @click.option("--all", "everything", is_flag=True, help="Show notes, and all details.")
 @json_option()
 @click.option(
@@ -110,18 +110,9 @@ def _explain_text(
     if error is None:
         _explain(app, name or "", as_json=as_json)
         return
-    from imagegen.app.diagnose import examine_log  # late, because an audit needs no engine
-    from imagegen.run.doctor.log import LONGEST_LOG
+    from imagegen.cli import doctor_command  # late, because an audit needs no engine
 
-    if error == "-":
-        with click.open_file("-", errors="replace") as stream:
-            error = stream.read(LONGEST_LOG)
-    diagnosis = examine_log(app.session, "the message", error)
-    if as_json:
-        app.json(diagnosis.as_dict())
-    else:
-        click.echo(diagnosis.text(), nl=False)
-    ctx.exit(diagnosis.exit_code)
+    ctx.invoke(doctor_command.command, log=error, as_json=as_json)
 
 
 def _explain(app: App, name: str, *, as_json: bool) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TextIO
+import os
+import re
 
 import click
 
@@ -11,6 +12,8 @@ from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.core.errors import OptionConflictError
 from imagegen.run.doctor.log import LONGEST_LOG
 
+_FILE = re.compile(r"-|\S*(?:/\S*|\.(?:log|txt|out|err))")  # stdin, or the name of a file, which may not exist
+
 
 @click.command("doctor")
 @click.argument("cell", required=False, shell_complete=complete_cells)
@@ -18,7 +21,7 @@ from imagegen.run.doctor.log import LONGEST_LOG
 @click.option(
     "--fabric", is_flag=True, help="Examine how GPUs and hosts are connected; with CELL, also run NCCL in its image."
 )
-@click.option("--log", metavar="FILE", type=click.File(errors="replace"), help="Explain a log; - is stdin.")
+@click.option("--log", metavar="FILE", help="Explain a log or a pasted message: a file, its text, or - for stdin.")
 @json_option()
 @click.pass_context
 @pass_app
@@ -29,18 +32,19 @@ def command(
     cell: str | None,
     container: str | None,
     fabric: bool,
-    log: TextIO | None,
+    log: str | None,
     as_json: bool,
 ) -> None:
-    """Check this host (for CELL's image, if named) or a container, or explain a log (of CELL's platform, if named).
+    """Check this host (for CELL's image, if named) or a container, or explain a log or a message (of CELL's platform, if
+    named).
 
     Exit code 1 when a check fails or a log is explained, 2 if no known fault explains it; warnings and notes do not
     count.
     """
-    if log:
+    if log is not None:
         if fabric or container is not None:
-            raise OptionConflictError("--log explains only a file", fix="leave out the other options")
-        diagnoses = [examine_log(app.session, log.name, log.read(LONGEST_LOG), cell)]
+            raise OptionConflictError("--log explains only a text", fix="leave out the other options")
+        diagnoses = [examine_log(app.session, *_read(ctx, log), cell)]
     else:
         diagnoses = examine(app.session, cell, container, fabric=fabric)
     if as_json:
@@ -50,3 +54,11 @@ def command(
             click.echo(diagnosis.text(), nl=False)
     codes = {diagnosis.exit_code for diagnosis in diagnoses}
     ctx.exit(1 if 1 in codes else max(codes, default=0))
+
+
+def _read(ctx: click.Context, log: str) -> tuple[str, str]:
+    """Return the name and the contents of a log: of a file, of stdin, or the text itself."""
+    if not os.path.exists(log) and not _FILE.fullmatch(log):
+        return "the message", log[:LONGEST_LOG]
+    with click.File(errors="replace").convert(log, None, ctx) as stream:
+        return stream.name, stream.read(LONGEST_LOG)

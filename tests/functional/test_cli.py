@@ -217,7 +217,11 @@ def test_a_message_is_read_from_stdin(
         with (tmp_path / "log").open() as stdin:
             monkeypatch.setattr("sys.stdin", stdin)
             assert run(*command).code == code
-    assert run("audit", "--error", text).code == code
+    for command in (("audit", "--error"), ("doctor", "--log")):
+        assert run(*command, text).code == run(*command, str(tmp_path / "log")).code == code
+    outputs = [json.loads(run(*command, text, "--json").out) for command in (("audit", "--error"), ("doctor", "--log"))]
+    assert outputs[0] == outputs[1]
+    assert run("doctor", "--log", "train.log").code == run("doctor", "--log", f"{tmp_path}/none").code == 64
 
 
 def test_without_a_pattern_each_image_is_shown_once(run: Run) -> None:

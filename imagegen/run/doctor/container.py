@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from imagegen.checks.preflight.model import SEVERITIES, Finding
@@ -60,7 +61,7 @@ def examine_log(
     machine: str | None = None,
     *,
     rules: Sequence[Rule] = (),
-    packages: Set[str] = frozenset(),
+    packages: AbstractSet[str] = frozenset(),
 ) -> Diagnosis:
     """Explain a log or a traceback called `where`; the other parameters are as in `explain_log`."""
     findings = explain_log(log, models, rules, packages, machine)

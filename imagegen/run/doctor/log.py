@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import pairwise
 
 from packaging.utils import canonicalize_name
@@ -33,7 +34,11 @@ _VERSION = re.compile(
 
 
 def explain_log(
-    log: str, models: Models, rules: Sequence[Rule] = (), packages: Set[str] = frozenset(), machine: str | None = None
+    log: str,
+    models: Models,
+    rules: Sequence[Rule] = (),
+    packages: AbstractSet[str] = frozenset(),
+    machine: str | None = None,
 ) -> list[Finding]:
     """Return the findings about a log: explanations, then the part without explanation, or the versions to ask about.
 
@@ -160,7 +165,7 @@ def _exception(log: str, start: int, end: int) -> tuple[str, int]:
     return "a traceback that is cut off", min(end, position)
 
 
-def _words(log: str, packages: Set[str]) -> str:
+def _words(log: str, packages: AbstractSet[str]) -> str:
     """Return the versions that the log names as words of a question: "torch==2.8.0 gpu==sm_120"."""
     versions: dict[str, str] = {}
     for match in _VERSION.finditer(log):
@@ -170,8 +175,8 @@ def _words(log: str, packages: Set[str]) -> str:
         elif name == "driver" or (name == "cuda" and "ersion" not in match[0]):  # nvidia-smi's is the driver's
             versions.setdefault(name, ".".join(match[2].split(".")[:2]))
     for name, pattern in version_patterns().items():
-        if found := re.search(pattern, log):
-            versions.setdefault(name, found[1])
+        if version := re.search(pattern, log):
+            versions.setdefault(name, version[1])
     if number := versions.pop("driver-cuda", ""):  # 12020 is CUDA 12.2, which came with a branch of drivers
         cuda = Version(f"{int(number) // 1000}.{int(number) % 1000 // 10}")
         drivers = [release.driver for release in releases() if Version(release.cuda) <= cuda]
