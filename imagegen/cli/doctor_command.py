@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 
 import click
 
@@ -12,7 +11,7 @@ from imagegen.cli.app import App, complete_cells, json_option, pass_app
 from imagegen.core.errors import OptionConflictError
 from imagegen.run.doctor.log import LONGEST_LOG
 
-_FILE = re.compile(r"-|\S*(?:/\S*|\.(?:log|txt|out|err))")  # stdin, or the name of a file, which may not exist
+_FILES = (".log", ".txt", ".out", ".err")  # ends of the names of files, which may not exist
 
 
 @click.command("doctor")
@@ -35,8 +34,7 @@ def command(
     log: str | None,
     as_json: bool,
 ) -> None:
-    """Check this host (for CELL's image, if named) or a container, or explain a log or a message (of CELL's platform, if
-    named).
+    """Check this host (for CELL's image, if named) or a container, or explain a log (of CELL's platform, if named).
 
     Exit code 1 when a check fails or a log is explained, 2 if no known fault explains it; warnings and notes do not
     count.
@@ -58,7 +56,8 @@ def command(
 
 def _read(ctx: click.Context, log: str) -> tuple[str, str]:
     """Return the name and the contents of a log: of a file, of stdin, or the text itself."""
-    if not os.path.exists(log) and not _FILE.fullmatch(log):
+    is_name = len(log.split()) == 1 and (log == "-" or "/" in log or log.endswith(_FILES))
+    if not is_name and not os.path.exists(log):
         return "the message", log[:LONGEST_LOG]
     with click.File(errors="replace").convert(log, None, ctx) as stream:
         return stream.name, stream.read(LONGEST_LOG)
