@@ -30,7 +30,7 @@ from imagegen.run.doctor.log import explain_log
 from imagegen.run.doctor.symbols import SYMBOLS
 
 MESSAGES = Path(__file__).parent / "log_truth/messages.yaml"
-DRAWS = ("first", "later", "last")
+DRAWS = ("first", "later", "last", "held")
 _ID = re.compile(r"\[([\w:.+-]+);")
 
 
