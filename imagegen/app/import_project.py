@@ -146,7 +146,7 @@ def write_imported(
     Selection. Raises ProjectFileError, UsageError.
     """
     path = entry_path(session.matrices, image, entry.MARK)
-    recovered = recovered.as_stack() if stack else recovered
+    recovered = recovered.as_stack() if stack else _without_other_indexes(session.matrices, recovered)
     entry.require_supported(recovered)
     if not recovered.debian:
         require_packages(recovered, source, "it has no package for an image")
@@ -256,9 +256,11 @@ def _relative(file: Path, project: Path, source: Path) -> str:
 
 
 def _with_project_itself(recovered: Recovered, directory: Path, project: Path) -> Recovered:
-    """Return the packages with the directory at the requirement of the project itself, not another project's."""
-    name = requirements.project_name(directory, project)
-    pins = (replace(pin, directory=directory) if pin.package == name else pin for pin in recovered.pins)
+    """Return the packages with the directory at the requirement of a project in `directory` or above it."""
+    directory, project = Path(os.path.abspath(directory)), Path(os.path.abspath(project))
+    folders = [folder for folder in (directory, *directory.parents) if folder.is_relative_to(project)]
+    directories = {requirements.project_name(folder, project): folder for folder in reversed(folders)}
+    pins = (replace(pin, directory=pin.directory or directories.get(pin.package)) for pin in recovered.pins)
     return replace(recovered, pins=tuple(pins))
 
 
@@ -492,12 +494,32 @@ def _requires_torch(matrices: Matrices, pin: PackagePin) -> bool:
     return False
 
 
-def _of_platform(matrices: Matrices, recovered: Recovered, platform: ImagePlatform) -> list[Omission]:
-    """Return the omissions of base and CUDA: a CUDA that the matrix lacks, and indexes that are not PyTorch's."""
+def _without_other_indexes(matrices: Matrices, recovered: Recovered) -> Recovered:
+    """Return the packages without the ones from an index that the matrix lacks, since names differ by index."""
+    known_indexes = _known_indexes(matrices)
+    pins, omissions = [], list(recovered.omissions)
+    for pin in recovered.pins:
+        if pin.index and pin.index.rstrip("/") not in known_indexes:
+            why = f"it comes only from {redact(pin.index)}; another index may have another project of its name"
+            fix = "declare the index, and name it at the component: docs/how-to/indexes.md"
+            omissions.append(Omission(pin.places[0], f"{pin.package}{pin.specifier}", why, fix, is_package=True))
+        else:
+            pins.append(pin)
+    other_indexes = {pin.index for pin in recovered.pins} - {pin.index for pin in pins}
+    indexes = {address: place for address, place in recovered.indexes.items() if address not in other_indexes}
+    return replace(recovered, pins=tuple(pins), omissions=tuple(omissions), indexes=indexes)
+
+
+def _known_indexes(matrices: Matrices) -> set[str]:
     import pypi_simple  # late, because it imports an HTML parser
 
-    known_indexes = {index.url.rstrip("/") for index in matrices.matrix.indexes.values() if index.url}
-    known_indexes.add(pypi_simple.PYPI_SIMPLE_ENDPOINT.rstrip("/"))
+    declared = {index.url.rstrip("/") for index in matrices.matrix.indexes.values() if index.url}
+    return {*declared, pypi_simple.PYPI_SIMPLE_ENDPOINT.rstrip("/")}
+
+
+def _of_platform(matrices: Matrices, recovered: Recovered, platform: ImagePlatform) -> list[Omission]:
+    """Return the omissions of base and CUDA: a CUDA that the matrix lacks, and indexes that are not PyTorch's."""
+    known_indexes = _known_indexes(matrices)
     omissions = [platform.cuda.omission] if platform.cuda.omission else []
     for address, location in recovered.indexes.items():
         if address.rstrip("/") not in known_indexes:

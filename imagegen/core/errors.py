@@ -267,6 +267,13 @@ class ProjectFileErrors(ErrorGroup, ProjectFileError):
     """All that is wrong with a project's files, at once."""
 
 
+class DependencyConfusionError(ImagegenError):
+    """A package of the project itself would come from an index, and another project may have its name there."""
+
+    exit_code = 83
+    code = "dependency-confusion"
+
+
 class OutputError(ImagegenError):
     """stdout or stderr cannot be written."""
 

@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from imagegen.core import data, git
-from imagegen.core.errors import LockError
+from imagegen.core.errors import DependencyConfusionError, Location, LockError
 from imagegen.core.git import PackedTree
 from imagegen.core.store import Store
 from imagegen.lock.build_sources import locate_errors
 from imagegen.lock.model import Lock, LockedWheel
+from imagegen.projects.requirements import project_name
 from imagegen.spec.model import Cell, OwnSource, Requirement
 
 _CHUNK = 1 << 20  # bytes
@@ -28,8 +29,9 @@ def pack_own_packages(cell: Cell, project: Path, store: Store) -> dict[str, Pack
     """Bring the cell's own packages into the store, and return them by package: archives of directories, and wheels.
 
     Raises LockError and FetchError, with the line that names the source, for one that is absent, leaves the project, or
-    has no pyproject.toml.
+    has no pyproject.toml; DependencyConfusionError for the project's own package without a source.
     """
+    _require_no_confusion(cell, project)
     return {
         requirement.component.package: _pack(requirement.own, requirement.component.package, project, store)
         for requirement in cell.requirements
@@ -62,6 +64,19 @@ def _require_unchanged(
         elif (digest := _copy(path, store).digest) != wheel.file.digest:
             why = f"its digest is {digest}, the lock names {wheel.file.digest}"
             raise LockError(f"{path} changed since the lock was made", code="lock-source-changed", why=why)
+
+
+def _require_no_confusion(cell: Cell, project: Path) -> None:
+    """Raise DependencyConfusionError for a component with the project's name that only an index would give."""
+    for requirement in cell.requirements:
+        name, has_source = requirement.component.package, requirement.own or requirement.git or requirement.address
+        if not (has_source or requirement.component.declared) and name == project_name(project, project):
+            raise DependencyConfusionError(
+                f"index {requirement.index} would give {name}, which is the project itself",
+                where=Location(project),
+                why="its component has no source, and anyone may publish a project of this name",
+                fix=f"`path: .` takes the project; a `components` entry that declares {name} takes the index's package",
+            )
 
 
 @contextmanager

@@ -35,6 +35,7 @@ from imagegen.projects.model import (
     read_text,
     table_lines,
 )
+from imagegen.projects.requirements import project_name
 from imagegen.projects.uv_lock import Root, UvLock, UvPackage
 
 _QUOTED = re.compile(r"""'([^']*)'|"([^"]*)["]""")
@@ -268,6 +269,8 @@ class PyprojectFile:
     tables: Mapping[_TableName, Sequence[Any]]  # requirements of the project, its extras and its groups
     chosen: tuple[_TableName, ...]
     sources: Mapping[str, Any]  # package -> its entry of `tool.uv.sources`
+    indexes: Mapping[str, str]  # name of an index -> its address
+    members: Mapping[str, Path]  # package -> its directory in the workspace; uv takes it from no index
     is_dynamic: bool  # only its build backend knows the dependencies
     is_package: bool
     python: str
@@ -292,6 +295,7 @@ class _PyprojectRecovery:
         self.pins: list[PackagePin] = []
         self.omissions: list[Omission] = []
         self.errors: ErrorList[ProjectFileError] = ErrorList()
+        self.indexes: dict[str, Location] = {}
         self.other_platforms = 0
 
     def run(self) -> Recovered:
@@ -311,6 +315,7 @@ class _PyprojectRecovery:
         return Recovered(
             merge(self.pins),
             tuple(self.omissions),
+            indexes=self.indexes,
             other_platforms=self.other_platforms,
             other_extras=_unchosen(declared, extras),
         )
@@ -343,15 +348,22 @@ class _PyprojectRecovery:
                     self.omissions.append(
                         Omission(location, statement, "the project has no such extra", fix, is_package=True)
                     )
-        elif source := _source(
-            {"url": requirement.url} if requirement.url else self.file.sources.get(name), self.target
-        ):
-            where, fix = source
-            why = "it is not of an index, and an entry needs a commit's tree or a wheel of an index"
-            self.omissions.append(Omission(location, redact(f"{name} of {where}"), why, fix, is_package=True))
         else:
+            declared = {"url": requirement.url} if requirement.url else self.file.sources.get(name)
+            kind, address = _source(declared, self.target)
             extras = tuple(sorted(map(canonicalize_name, requirement.extras)))
-            self.pins.append(PackagePin(name, specifier, (location,), extras))
+            directory = self.file.path.parent / address if kind == "path" else self.file.members.get(name)
+            if kind in ("git", "url") or (kind == "path" and directory and directory.is_file()):
+                why = "it is not of an index, and an entry needs a commit's tree or a wheel of an index"
+                fix = OWN_PACKAGE if kind == "path" or address.startswith("file:") else COMMIT
+                self.omissions.append(Omission(location, redact(f"{name} of {address}"), why, fix, is_package=True))
+            elif kind == "workspace" and not directory:
+                why = "the workspace has no such member"
+                self.omissions.append(Omission(location, f"{name} of the workspace", why, OWN_PACKAGE, is_package=True))
+            else:
+                index = self.file.indexes.get(address, address) if kind == "index" else ""
+                self.indexes |= {index: location} if index else {}
+                self.pins.append(PackagePin(name, specifier, (location,), extras, directory=directory, index=index))
 
     def _select(self, kind: str, name: str) -> bool:
         """Select a table, once, and return whether the file has it."""
@@ -401,6 +413,8 @@ def read_pyproject(
         tables,
         chosen,
         {str(canonicalize_name(package)): source for package, source in _table(uv, "sources").items()},
+        {str(index.get("name")): str(index.get("url")) for index in uv.get("index", []) if isinstance(index, dict)},
+        _members(uv, path, project or path.parent),
         is_dynamic="project" not in table or "dependencies" in dynamic,
         is_package=isinstance(project_name, str) and bool(uv.get("package", "build-system" in table)),  # as for uv
         python=python,
@@ -425,27 +439,35 @@ def _address(requirement: Requirement) -> dict[str, str]:
     return {"url": requirement.url} if requirement.url else {}
 
 
-def _source(source: Any, target: MarkerTarget) -> tuple[str, str] | None:
-    """Return the address outside of an index that an entry of `tool.uv.sources` names for a target, and how an image
-    can have it; None for an index.
-    """
+def _source(source: Any, target: MarkerTarget) -> tuple[str, str]:
+    """Return the kind and the address of the entry of `tool.uv.sources` for a target; "" and "" for none."""
     for entry in source if isinstance(source, list) else [source]:
         marker = entry.get("marker") if isinstance(entry, dict) else None
         if not isinstance(entry, dict) or (isinstance(marker, str) and not target.holds(marker)):
             continue
-        if entry.get("workspace"):
-            return "the workspace", OWN_PACKAGE
-        for kind in ("git", "url", "path"):
+        for kind in ("git", "url", "path", "workspace", "index"):
             if kind in entry:
-                address = str(entry[kind])
-                return address, OWN_PACKAGE if kind == "path" or address.startswith("file:") else COMMIT
-    return None
+                return kind, str(entry[kind])
+    return "", ""
+
+
+def _members(uv: Mapping[str, Any], path: Path, project: Path) -> dict[str, Path]:
+    """Return the directories of the members of the workspace of a pyproject.toml, by name."""
+    workspace = _table(dict(uv), "workspace")
+    members, excluded = (
+        {folder for pattern in workspace.get(key, []) for folder in path.parent.glob(pattern)}
+        for key in ("members", "exclude")
+    )
+    folders = sorted(folder for folder in members - excluded if (folder / "pyproject.toml").is_file())
+    return {name: folder for folder in folders if (name := project_name(folder, project))}
 
 
 def _lines_of_texts(text: str) -> dict[str, int]:
-    """Return the first line (from 1) of each quoted string of one line."""
+    """Return the first line (from 1) of each quoted string of one line, except build requirements."""
     lines: dict[str, int] = {}
+    table = ""
     for number, line in enumerate(text.splitlines(), 1):
-        for single, double in _QUOTED.findall(line):
+        table = line if line.startswith("[") else table
+        for single, double in _QUOTED.findall(line) if "[build-system]" not in table else ():
             lines.setdefault(single or double, number)
     return lines

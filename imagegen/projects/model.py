@@ -51,6 +51,7 @@ class PackagePin:
     because: str = ""  # where the places are not the whole reason
     directory: Path | None = None  # of a package of the project itself
     label: str | None = None  # the local version label of a wheel at an address ("": none); None: a file of an index
+    index: str = ""  # address of the one index that the file takes it from; "" for the default
     is_replaceable: bool = False  # of a base image: pip puts another release there where a later package requires it
 
 
@@ -229,8 +230,11 @@ def join(pins: Sequence[PackagePin], message: str) -> PackagePin:
     extras = tuple(sorted({extra for pin in pins for extra in pin.extras}))
     directory = next((pin.directory for pin in pins if pin.directory), None)
     label = next((pin.label for pin in pins if pin.label is not None), None)
+    index = next((pin.index for pin in pins if pin.index), "")
     specifier = ",".join(_clauses(pins))
-    return PackagePin(first.package, specifier, tuple(_places(pins)), extras, directory=directory, label=label)
+    return PackagePin(
+        first.package, specifier, tuple(_places(pins)), extras, directory=directory, label=label, index=index
+    )
 
 
 def _clauses(pins: Iterable[PackagePin]) -> dict[str, None]:

@@ -403,14 +403,22 @@ def is_path(text: str) -> bool:
 
 
 def project_name(directory: Path, project_directory: Path, named_at: Location | None = None) -> str | None:
-    """Return the name of the package that the pyproject.toml of a directory declares; None where there is none.
+    """Return the name of the package that a directory's pyproject.toml or setup.cfg declares; None if neither does.
 
     Raises ProjectFileError for a file that cannot be read or is not TOML.
     """
-    path = directory / "pyproject.toml"
-    is_there = os.path.lexists(path)
-    project = parse_toml(read_text(path, project_directory, named_at), path).get("project") if is_there else None
-    name = project.get("name") if isinstance(project, dict) else None
+    name: object = None
+    if os.path.lexists(path := directory / "pyproject.toml"):
+        table = parse_toml(read_text(path, project_directory, named_at), path)
+        tool = table.get("tool")
+        poetry = tool.get("poetry") if isinstance(tool, dict) else None
+        name = next(
+            (part["name"] for part in (table.get("project"), poetry) if isinstance(part, dict) and "name" in part), None
+        )
+    if name is None and os.path.lexists(path := directory / "setup.cfg"):
+        text = read_text(path, project_directory, named_at)
+        match = re.search(r"^\[metadata\][^\[]*?^name\s*=\s*([\w.-]+)\s*$", text, re.MULTILINE)
+        name = match[1] if match else None
     return canonicalize_name(name) if isinstance(name, str) and name else None
 
 

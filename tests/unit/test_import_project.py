@@ -14,7 +14,13 @@ from imagegen.app import make_locks
 from imagegen.app.import_project import Imported, Selection, find_file, import_project, known_facts
 from imagegen.app.project import ProjectContext
 from imagegen.app.session import Session
-from imagegen.core.errors import ImagegenError, Location, LockError, ProjectFileError, UsageError
+from imagegen.core.errors import (
+    ImagegenError,
+    Location,
+    LockError,
+    ProjectFileError,
+    UsageError,
+)
 from imagegen.core.progress import Quiet
 from imagegen.lock.make.options import LockOptions
 from imagegen.projects import dockerfile, entry
@@ -30,6 +36,17 @@ vllm==0.11.0
 transformers>=4.55
 math_verify[antlr4_13_2]==0.8.0
 -e .
+"""
+
+
+ENTRY = """\
+images:
+  my-rl:
+    description: An image.
+    purpose: A test.
+    base: debian12
+    axes: {cuda: [cpu], python: ["3.11"]}
+    components:
 """
 
 
@@ -494,3 +511,74 @@ def test_an_entry_that_could_not_be_read_is_refused(project: Path, monkeypatch: 
     with raises("project-malformed", where=str(project / "requirements.txt")):
         run(project, "".join(f"package-{number}==1.0\n" for number in range(50)))
     assert not list(project.rglob("my-rl.yaml"))
+
+
+_CONFUSION = ("a component has the name of the project, and no source", "the lock is refused, no index is asked")
+
+
+@pytest.mark.fault("Matrices, rules, locks", *_CONFUSION)
+@pytest.mark.parametrize(
+    ("component", "code"),
+    [
+        ("six: {because: It is ours.}", "dependency-confusion"),
+        ('six: {version: "==1.17.0", index: pypi, because: It is ours.}', "dependency-confusion"),
+        ("six: {path: ., because: It is ours.}", None),
+        ("certifi: {because: It is not ours.}", None),
+    ],
+)
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [("pyproject.toml", '[project]\nname = "Six"\n'), ("pyproject.toml", '[tool.poetry]\nname = "six"\n')],
+)
+def test_a_component_named_as_the_project_needs_a_source(
+    project: Path, component: str, code: str | None, file: str, text: str
+) -> None:
+    (project / "matrices").mkdir()
+    (project / "matrices" / "my-rl.yaml").write_text(f"{ENTRY}      {component}\n")
+    (project / file).write_text(text)
+    matrices = session_of(project).matrices
+    cell = matrices.matrix.select_one("my-rl")
+    if code is None:
+        make_locks.lock_request(matrices, cell, LockOptions())
+        return
+    with raises(code):
+        make_locks.lock_request(matrices, cell, LockOptions())
+
+
+def test_a_declared_component_may_have_the_name_of_the_project(project: Path) -> None:
+    (project / "matrices").mkdir()
+    (project / "matrices" / "my-rl.yaml").write_text(f"{ENTRY}      trl: {{because: A release of ours.}}\n")
+    (project / "pyproject.toml").write_text('[project]\nname = "trl"\n')
+    matrices = session_of(project).matrices
+    assert make_locks.lock_request(matrices, matrices.matrix.select_one("my-rl"), LockOptions())
+
+
+@pytest.mark.parametrize(
+    ("declaring", "text", "omitted"),
+    [("pyproject.toml", '[project]\nname = "six"\n', False), ("setup.cfg", "[metadata]\nname = six\n", True)],
+)
+def test_a_file_in_a_folder_of_the_project_means_the_project_by_its_name(
+    project: Path, declaring: str, text: str, *, omitted: bool
+) -> None:
+    (project / declaring).write_text(text)
+    (project / "requirements").mkdir()
+    (project / "requirements" / "dev.txt").write_text("six[all]\ncertifi\n")
+    imported = import_project(session_of(project), project / "requirements" / "dev.txt", "my-rl", Selection())
+    own = [
+        requirement.own is not None
+        for requirement in imported.cell.requirements
+        if requirement.component.package == "six"
+    ]
+    assert (own, imported.missing) == (([], 1) if omitted else ([True], 0))
+
+
+def test_a_package_of_an_index_that_no_matrix_has_is_not_taken_from_another_one(project: Path) -> None:
+    sources = '[tool.uv.sources]\ntorch = {index = "cu126"}\nrewards = {index = "our"}\n'
+    indexes = "".join(
+        f'[[tool.uv.index]]\nname = "{name}"\nurl = "{url}"\n'
+        for name, url in [("cu126", "https://download.pytorch.org/whl/cu126"), ("our", "https://i.example.org/simple")]
+    )
+    text = f'[project]\nname = "p"\ndependencies = ["torch==2.8.0", "rewards"]\n{sources}{indexes}'
+    imported = run(project, text, file="pyproject.toml")
+    assert ({pin.package for pin in imported.found.pins}, imported.cell.cuda) == ({"torch"}, "cu126")
+    assert [(omission.place.line, omission.is_package) for omission in imported.omissions] == [(3, True)]

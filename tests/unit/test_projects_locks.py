@@ -270,7 +270,7 @@ def test_a_group_that_is_absent_is_refused_with_its_line(tmp_path: Path) -> None
     [
         ("[{url = 'https://e.org/a.whl', marker = \"sys_platform == 'darwin'\"}, {index = 'i'}]", None),
         ("[{index = 'i', marker = \"sys_platform == 'darwin'\"}, {git = 'https://e.org/a.git'}]", COMMIT_FIX),
-        ("{path = '../a'}", OWN_PACKAGE),
+        ("{path = 'a-1.0-py3-none-any.whl'}", OWN_PACKAGE),
         ("{workspace = true}", OWN_PACKAGE),
         ("{url = 'file:///a.whl', marker = 'not a marker'}", None),
     ],
@@ -279,9 +279,36 @@ def test_the_source_of_a_requirement_is_the_one_whose_marker_holds(
     tmp_path: Path, source: str, fix: str | None
 ) -> None:
     text = f'[project]\nname = "p"\ndependencies = ["a"]\n[tool.uv.sources]\na = {source}\n'
+    write(tmp_path, "a-1.0-py3-none-any.whl", "")
     found = locks.read_pyproject(write(tmp_path, "pyproject.toml", text)).recover(LINUX)
     assert [each.fix for each in found.omissions] == ([fix] if fix else [])
     assert [pin.package for pin in found.pins] == ([] if fix else ["a"])
+
+
+@pytest.mark.parametrize("source", ["", "[tool.uv.sources]\nrewards = {workspace = true}\n"])
+def test_a_member_of_the_workspace_is_its_directory(tmp_path: Path, source: str) -> None:
+    (tmp_path / "libs" / "b").mkdir(parents=True)
+    write(tmp_path / "libs" / "b", "pyproject.toml", '[project]\nname = "Rewards"\n')
+    workspace = '[tool.uv.workspace]\nmembers = ["libs/*"]\n'
+    text = f'[project]\nname = "p"\ndependencies = ["rewards>=1"]\n{source}{workspace}'
+    recovered = locks.read_pyproject(write(tmp_path, "pyproject.toml", text)).recover(LINUX)
+    assert [(pin.package, pin.directory) for pin in recovered.pins] == [("rewards", tmp_path / "libs" / "b")]
+
+
+def test_the_directory_of_a_source_and_the_index_of_a_source_are_recovered(tmp_path: Path) -> None:
+    sources = '[tool.uv.sources]\na = {path = "../a", editable = true}\nb = {index = "our"}\n'
+    index = '[[tool.uv.index]]\nname = "our"\nurl = "https://i.example.org/simple"\n'
+    text = f'[project]\nname = "p"\ndependencies = ["a", "b"]\n{sources}{index}'
+    recovered = locks.read_pyproject(write(tmp_path, "pyproject.toml", text)).recover(LINUX)
+    contents = [(pin.package, pin.directory, pin.index) for pin in recovered.pins]
+    assert contents == [("a", tmp_path / "../a", ""), ("b", None, "https://i.example.org/simple")]
+
+
+def test_a_requirement_has_its_own_line_despite_an_equal_build_requirement(tmp_path: Path) -> None:
+    tables = '[build-system]\nrequires = ["a>=1"]\n[project]\nname = "p"\n'
+    text = f'{tables}dependencies = ["a>=1"]\n[tool.uv]\npackage = false\n'
+    recovered = locks.read_pyproject(write(tmp_path, "pyproject.toml", text)).recover(LINUX)
+    assert pins(recovered) == {"a": (">=1", 5)}
 
 
 @pytest.mark.parametrize(
