@@ -14,7 +14,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from imagegen.app.entries import entry_path
 from imagegen.app.image_subject import LAYOUT, host_platform, main_environment, read_image
-from imagegen.app.import_project import BASE_SYSTEM, Imported, choose_python, known_facts, write_imported
+from imagegen.app.import_project import (
+    BASE_SYSTEM,
+    Imported,
+    Selection,
+    choose_platform,
+    choose_python,
+    write_imported,
+)
 from imagegen.app.project import ProjectContext
 from imagegen.app.session import Session
 from imagegen.core import types as t
@@ -58,12 +65,12 @@ def is_image(name: str) -> bool:
     return not is_file and re.fullmatch(r"[a-z0-9][A-Za-z0-9._/:@-]*", name) is not None
 
 
-def import_image(session: Session, reference: str, name: str | None, cuda: str = "") -> Imported:
+def import_image(session: Session, reference: str, name: str | None, selection: Selection = Selection()) -> Imported:
     """Write matrices/<name>.yaml with an image of the packages of another one.
 
     `reference` names an image of an engine or a registry, an OCI layout (`oci:DIR` or DIR), or an archive as `docker
-    save` writes it. `cuda` is as in Selection. Raises UsageError, FetchError, EngineError, and as `write_imported`;
-    then nothing is written.
+    save` writes it. `selection` has the user's CUDA and GPU. Raises UsageError, FetchError, EngineError, and as
+    `write_imported`; then nothing is written.
     """
     if name is None:
         raise UsageError("the image needs a name", code="usage-name-missing", fix="add --name IMAGE")
@@ -86,11 +93,11 @@ def import_image(session: Session, reference: str, name: str | None, cuda: str =
     asked = [(f"=={main.python}.*", source)] if main.python else []
     python = choose_python(session.matrices, asked, location)
     recovered = _recovered(contents, distributions(tree, main), variables, location)
-    base = entry.platform(recovered, python, known_facts(session.matrices), cuda_value=cuda).base
+    base = choose_platform(session.matrices, recovered, python, selection).base
     recovered = _with_system(
         recovered, tree, next(cell.base for cell in session.matrix.all_cells if cell.base.name == base), location
     )
-    return write_imported(session, name, recovered, python, source, location, cuda=cuda)
+    return write_imported(session, name, recovered, python, source, location, selection=selection)
 
 
 def _read(project: ProjectContext, reference: str, scratch: Path) -> ArchivedImage:

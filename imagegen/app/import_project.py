@@ -26,6 +26,7 @@ from imagegen.compat import CellAnswer, cell_answer
 
 # The files that `imagegen init` looks for; lock files come before declarations.
 from imagegen.compat.rule import NO_CUDA, cuda_version
+from imagegen.compat.vocabulary import plain
 from imagegen.core import types as t
 from imagegen.core.data import MAX_SOURCE_FILE, project_of
 from imagegen.core.errors import Location, MatrixErrors, OptionConflictError, ProjectFileError, UsageError
@@ -63,12 +64,13 @@ BASE_SYSTEM = "debian12"  # of the bases that an imported image may have
 
 @dataclass(frozen=True)
 class Selection:
-    """The extras and dependency groups of a project that its image has, or the stage of its Dockerfile; its CUDA."""
+    """The chosen extras and dependency groups of a project, or the stage of its Dockerfile, and the CUDA and GPU."""
 
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     stage: str = ""  # as in Dockerfile
     cuda: str = ""  # the value of the axis cuda; "" for the one that the file states
+    gpu: str = ""  # a GPU by its name or architecture; "" for the ones that the file states
 
     def require(self, source: str, *, extras: bool = False, stages: bool = False) -> None:
         """Raise OptionConflictError where something is chosen that `source` does not have."""
@@ -108,7 +110,7 @@ def import_project(session: Session, source: Path, name: str | None, selection: 
     recovered = _without_missing_extras(session.matrices, recovered)
     stack = _stack(session.project, source, file) if isinstance(file, locks.UvLockFile | locks.PylockFile) else None
     label = _relative(source, session.project.directory, source)
-    return write_imported(session, image, recovered, python, label, Location(source), stack, selection.cuda)
+    return write_imported(session, image, recovered, python, label, Location(source), stack, selection)
 
 
 def recover(
@@ -138,22 +140,19 @@ def write_imported(
     name: str,
     source: Location,
     stack: StackFile | None = None,
-    cuda: str = "",
+    selection: Selection = Selection(),
 ) -> Imported:
     """Write matrices/<image>.yaml with the packages recovered from `source`, which the entry calls `name`.
 
-    Nothing is written after an error. With `stack`, the image takes that lock file unchanged. `cuda` is as in
-    Selection. Raises ProjectFileError, UsageError.
+    Nothing is written after an error. With `stack`, the image takes that lock file unchanged. `selection` has
+    the user's CUDA and GPU. Raises ProjectFileError, UsageError.
     """
     path = entry_path(session.matrices, image, entry.MARK)
     recovered = recovered.as_stack() if stack else _without_other_indexes(session.matrices, recovered)
     entry.require_supported(recovered)
     if not recovered.debian:
         require_packages(recovered, source, "it has no package for an image")
-    if cuda and cuda not in (values := session.matrix.axes["cuda"]):
-        fix = did_you_mean(cuda, values) or f"known are {', '.join(values)}"
-        raise UsageError(f"the axis `cuda` has no value {cuda}", code="usage-unknown-cuda", fix=fix)
-    platform = entry.platform(recovered, python, known_facts(session.matrices), is_locked=bool(stack), cuda_value=cuda)
+    platform = choose_platform(session.matrices, recovered, python, selection, is_locked=bool(stack))
     omissions = (*recovered.omissions, *_of_platform(session.matrices, recovered, platform))
     whole = recovered if stack else _with_torch(session.matrices, recovered, platform)
     by_package = {component.package: component for component in session.matrix.components.values()}
@@ -325,6 +324,7 @@ def _ngc_images(matrices: Matrices) -> dict[str, KnownImage]:
         images[f"nvcr.io/nvidia/pytorch:{ngc_image.tag}-py3"] = KnownImage(
             {TORCH: version} if release else {},
             cuda,
+            matrices.matrix.systems[ngc_image.system].python,
             BaseConfig("/workspace", runs_command=True),
             (description, why, fix),
         )
@@ -386,13 +386,43 @@ def choose_python(matrices: Matrices, asked: Sequence[tuple[str, str]], where: L
     return entry.choose_python(asked, values, _versions(matrices), _own_python(matrices), where)
 
 
+def choose_platform(
+    matrices: Matrices, recovered: Recovered, python: entry.Choice, selection: Selection, *, is_locked: bool = False
+) -> ImagePlatform:
+    """Return the surroundings of the packages. Raises ProjectFileError, UsageError for an unknown CUDA or GPU."""
+    cuda, gpu, values = selection.cuda, plain(selection.gpu), matrices.matrix.axes["cuda"]
+    if cuda and cuda not in values:
+        fix = did_you_mean(cuda, values) or f"known are {', '.join(values)}"
+        raise UsageError(f"the axis `cuda` has no value {cuda}", code="usage-unknown-cuda", fix=fix)
+    names = {
+        plain(name): card.name
+        for card in matrices.matrix.gpus.values()
+        for name in (card.name, *card.products, *card.aliases)
+    }
+    if gpu and gpu not in names:
+        raise UsageError(
+            f"no GPU {selection.gpu} is known",
+            code="usage-unknown-gpu",
+            fix=did_you_mean(selection.gpu, names) or "as in H100 or sm_90",
+        )
+    gpus = (names[gpu],) if gpu else ()
+    facts = known_facts(matrices)
+    return entry.platform(recovered, python, facts, is_locked=is_locked, cuda_value=cuda, gpus=gpus)
+
+
 def known_facts(matrices: Matrices) -> CudaFacts:
     """Return the facts of the matrix that decide on CUDA."""
     torch = matrices.matrix.components[TORCH]
     aliases = {alias: label for label, alias in torch.index.items()}
     addresses = {index.url.rstrip("/"): index.alias for index in matrices.matrix.indexes.values() if index.url}
     labels = {address: aliases[alias] for address, alias in addresses.items() if alias in aliases}
-    return CudaFacts(matrices.matrix.axes["cuda"], labels, lambda pin: _torch_cuda(matrices, pin))
+    return CudaFacts(
+        matrices.matrix.axes["cuda"],
+        labels,
+        lambda pin: _torch_cuda(matrices, pin),
+        lambda pin: _requires_torch(matrices, pin),
+        matrices.matrix.gpus,
+    )
 
 
 def _torch_cuda(matrices: Matrices, pin: PackagePin) -> str | None:
@@ -477,6 +507,8 @@ def _with_torch(matrices: Matrices, recovered: Recovered, platform: ImagePlatfor
 
 def _requires_torch(matrices: Matrices, pin: PackagePin) -> bool:
     """Return whether the package brings torch, by the newest harvested release that is admitted of each package."""
+    if pin.package == TORCH:
+        return True
     seen, pending = {pin.package}, [(pin.package, SpecifierSet(pin.specifier))]
     while pending:
         package, allowed = pending.pop()

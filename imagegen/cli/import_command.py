@@ -23,6 +23,7 @@ _WORDS = {"compatible": "no known conflict", "incompatible": "conflict", "unknow
 @click.option("--group", "groups", multiple=True, metavar="NAME", help="A dependency group of the project.")
 @click.option("--target", metavar="STAGE", default="", help="A stage of a Dockerfile (default: the last).")
 @click.option("--cuda", metavar="VALUE", default="", help="cpu, cu128 or the like (default: FILE's).")
+@click.option("--gpu", metavar="NAME", default="", help="H100, sm_90 or the like (default: FILE's).")
 @json_option()
 @pass_app
 def command(
@@ -34,6 +35,7 @@ def command(
     groups: tuple[str, ...],
     target: str,
     cuda: str,
+    gpu: str,
     as_json: bool,
 ) -> None:
     """Write matrices/IMAGE.yaml with an image of the packages of FILE: a uv.lock, pylock.toml, pyproject.toml,
@@ -44,10 +46,10 @@ def command(
     does not have (with line, reason and fix), and the answer of `imagegen why`, which may ask the index. A name that
     another file defines is an error; the same command again replaces its own file.
     """
-    selection = Selection(extras, groups, target, cuda)
+    selection = Selection(extras, groups, target, cuda, gpu)
     if is_image(source):
         selection.require(source)
-        imported = import_image(app.session, source, name, cuda)
+        imported = import_image(app.session, source, name, selection)
     else:
         imported = import_project(app.session, Path(source), name, selection)
     show(app, imported, as_json=as_json)

@@ -17,10 +17,11 @@ from imagegen.lock.make.options import LockOptions
 @click.command("init")
 @click.option("--name", metavar="IMAGE", help="The image's name (default: the name of the directory).")
 @click.option("--cuda", metavar="VALUE", default="", help="cpu, cu128 or the like (default: the file's).")
+@click.option("--gpu", metavar="NAME", default="", help="H100, sm_90 or the like (default: the file's).")
 @click.option("--build", is_flag=True, help="Also lock the image, build it, and run its smoke checks.")
 @json_option()
 @pass_app
-def command(app: App, *, name: str | None, cuda: str, build: bool, as_json: bool) -> None:
+def command(app: App, *, name: str | None, cuda: str, gpu: str, build: bool, as_json: bool) -> None:
     """Write matrices/ with an image of the project in this directory, or in the directory of --project.
 
     It is `imagegen import` of the first of these files: uv.lock, pylock.toml, requirements.txt, environment.yml,
@@ -32,7 +33,7 @@ def command(app: App, *, name: str | None, cuda: str, build: bool, as_json: bool
     source, other_files = find_file(app.project.directory)
     if other_files:
         app.progress.say(f"{source.name} is read, but not {', '.join(other_files)}")
-    imported = import_project(app.session, source, name, Selection(cuda=cuda))
+    imported = import_project(app.session, source, name, Selection(cuda=cuda, gpu=gpu))
     show(app, imported, as_json=as_json)
     if build:
         _build(

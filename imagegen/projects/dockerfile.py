@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import dropwhile, pairwise
 from pathlib import Path
 
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from pydantic import TypeAdapter, ValidationError
 
@@ -38,6 +39,9 @@ from imagegen.projects.names import (
     cuda_in_name,
     is_system,
     known_image,
+    packages_in_name,
+    python_in_name,
+    pythons_in_commands,
 )
 
 _PYTHON = re.compile(r"(?:.*/)?python3?(?:\.\d+)?")
@@ -63,6 +67,7 @@ _NO_FIELD = {
     "ONBUILD": ("it is for images that are built on this one", "leave it out"),
 }
 _BUILD_VARIABLES = frozenset({"DEBIAN_FRONTEND", "PIP_NO_CACHE_DIR", "MAX_JOBS", "PIP_ROOT_USER_ACTION", "TZ"})
+_DEBIAN_PYTHON = "3.11"  # of Debian 12, which the bases of imported images have
 _SHOWN = 70  # characters of a command
 
 
@@ -79,17 +84,33 @@ class BuildStage:
 
 @dataclass(frozen=True)
 class Dockerfile:
-    """The instructions of a file. `stage` is the name or number of the stage that the image is, "" for the last one.
-
-    `python` is "", since the base image decides it.
-    """
+    """The instructions of a file. `stage` is the name or number of the stage that the image is, "" for the last one."""
 
     path: Path
     instructions: tuple[Instruction, ...]
     images: Mapping[str, KnownImage]  # published ones, by name and tag, besides those that their names describe
     project: Path  # no file outside of it is read
     stage: str = ""
-    python: str = ""
+
+    @property
+    def python(self) -> str:
+        """The specifier of the one Python that the stage's commands name, else the one of its base image."""
+        chain = self._chosen()
+        values = (
+            instruction.value
+            for stage in chain
+            for instruction in stage.instructions
+            if instruction.name in ("ARG", "ENV", "RUN")
+        )
+        stated = set(pythons_in_commands("\n".join(values)))
+        known_base = known_image(chain[0].image, self.images)
+        of_base = python_in_name(chain[0].image) or (known_base.python if known_base else None)
+        version = stated.pop() if len(stated) == 1 else of_base
+        return f"=={version}.*" if version else ""
+
+    def _chosen(self) -> list[BuildStage]:
+        stages = self._stages()
+        return _chain(stages, _position(stages, self.stage) if self.stage else len(stages) - 1)
 
     def recover(self, target: MarkerTarget) -> Recovered:
         """Return the contents of the chosen stage and of those that it begins with.
@@ -220,6 +241,8 @@ class _DockerfileRecovery:
     base: list[PackagePin] = field(default_factory=list)
     cuda: tuple[str, Location] | None = None
     unknown_base: tuple[str, Location] | None = None
+    has_own_build: bool = False  # the base's torch is on no index
+    gpus: dict[str, None] = field(default_factory=dict)  # in the order of the file
 
     def __post_init__(self) -> None:
         self.reader = requirements.RequirementsReader(requirements.RequirementsFile(self.project))
@@ -235,6 +258,13 @@ class _DockerfileRecovery:
         requirements_file = self.reader.file
         recovered = replace(requirements_file, lines=_last_wins(requirements_file.lines)).recover(self.target)
         pins = {pin.package: pin for pin in (*self.base, *recovered.pins)}
+        for base_pin in self.base:  # pip replaces the base's torch and its CUDA, unless it satisfies the command
+            if base_pin.package == "torch" and pins["torch"] is not base_pin:
+                allowed = SpecifierSet(pins["torch"].specifier)
+                if self.has_own_build or not allowed.contains(base_pin.specifier.removeprefix("==")):
+                    self.cuda = None
+                else:
+                    pins["torch"] = base_pin
         config, ldconfig = self.config.config(), self.config.loader.directories(self.config.files)
         omissions = (*self.omissions, *self.config.omissions, *self.config.loader.omissions, *recovered.omissions)
         return replace(
@@ -247,6 +277,7 @@ class _DockerfileRecovery:
             cuda=self.cuda,
             base_image="" if chain[0].unknown else chain[0].image,
             unknown_base=self.unknown_base,
+            gpus=tuple(self.gpus),
             env=self.env,
             config=config,
             labels=self.config.labels,
@@ -276,13 +307,11 @@ class _DockerfileRecovery:
                 self.cuda = cuda, location
             elif not is_system(stage.image):
                 self.unknown_base = stage.image, location
+            self.base = _base_pins(packages_in_name(stage.image), location)
             return BaseConfig()
         if image_contents.note:
             self._omit(location, *image_contents.note)
-        self.base = [
-            PackagePin(name, f"=={version}", (location,), is_replaceable=True)
-            for name, version in image_contents.packages.items()
-        ]
+        self.base, self.has_own_build = _base_pins(image_contents.packages, location), image_contents.note is not None
         self.cuda = (image_contents.cuda, location) if image_contents.cuda else None
         return image_contents.config
 
@@ -291,6 +320,7 @@ class _DockerfileRecovery:
         if instruction.name == "ARG":
             for name, default in assignments(instruction, self.path):
                 if default is not None:
+                    self._architectures(name, default)
                     self.variables[name] = self.variables.expand(default, [], location)
                 elif name in outer:
                     self.variables[name] = outer[name]
@@ -310,6 +340,9 @@ class _DockerfileRecovery:
         unknown: list[str] = []
         expanded = self.variables.expand(value, unknown, location)
         self.variables[name] = expanded
+        self._architectures(name, expanded)
+        if name == "UV_TORCH_BACKEND":
+            self._torch_backend(expanded, location)
         if unknown:
             why = f"the value of {', '.join(unknown)} is not in the file"
             self._omit(location, f"the variable {name}", why, "add it to `env` with its value")
@@ -325,6 +358,17 @@ class _DockerfileRecovery:
             return
         if name not in _BUILD_VARIABLES:
             self.env[name] = (expanded, location)
+
+    def _architectures(self, name: str, value: str) -> None:
+        if name == "TORCH_CUDA_ARCH_LIST":
+            self.gpus |= {f"sm_{''.join(digits)}": None for digits in re.findall(r"(\d+)\.(\d)", value)}
+
+    def _torch_backend(self, value: str, location: Location) -> None:
+        """Record the index of PyTorch that uv takes for a backend such as cu126; uv chooses one itself for "auto"."""
+        if re.fullmatch(r"cpu|cu\d{3}", value):
+            self.reader.file.indexes.setdefault(f"https://download.pytorch.org/whl/{value}", location)
+        elif accelerator := accelerator_in(value):
+            raise unsupported(accelerator, f"--torch-backend {value}", location)
 
     def _run(self, instruction: Instruction) -> None:
         pieces = list(instruction.pieces)
@@ -350,6 +394,8 @@ class _DockerfileRecovery:
             self._command(command)
 
     def _command(self, command: Command) -> None:
+        for word in filter(_ASSIGNMENT.fullmatch, command.words):
+            self._architectures(*word.split("=", 1))
         words = list(dropwhile(_is_prefix, command.words))
         if words and words[0] in _SHELLS and len(words) > 2 and words[1].lstrip("-").endswith("c"):
             for inner in commands((Piece(command.lines[0], words[2]),), self.variables, self.path):
@@ -399,6 +445,9 @@ class _DockerfileRecovery:
             elif not word.startswith("-"):
                 name, _, version = word.partition("=")
                 name = re.split(r"[:/]", name)[0]
+                python = re.fullmatch(r"python(3\.\d+)(?:-.+)?", name)
+                if python and python[1] != _DEBIAN_PYTHON:
+                    continue  # the axis `python` has it
                 try:
                     TypeAdapter(t.DebianPackage).validate_python(name)
                 except ValidationError:
@@ -427,6 +476,8 @@ class _DockerfileRecovery:
             elif name == "--no-deps":
                 why = "packages of an entry bring their requirements"
                 self._omit(location, "--no-deps", why, "name unwanted packages under `overrides` with `omit: true`")
+            elif name == "--torch-backend":
+                self._torch_backend(value if has_value else next(remaining, ""), location)
             elif name in command_words("pip_values"):
                 _ = has_value or next(remaining, None)
             elif not word.startswith("-"):
@@ -451,6 +502,10 @@ class _DockerfileRecovery:
 
     def _omit(self, location: Location, statement: str, why: str, fix: str, *, package: bool = False) -> None:
         self.omissions.append(Omission(location, redact(statement), why, fix, is_package=package))
+
+
+def _base_pins(packages: Mapping[str, str], location: Location) -> list[PackagePin]:
+    return [PackagePin(name, f"=={version}", (location,), is_replaceable=True) for name, version in packages.items()]
 
 
 def _is_prefix(word: str) -> bool:

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -22,7 +23,7 @@ from imagegen.projects.names import accelerator_in, accelerator_of, gpus_for, ne
 from imagegen.spec.model import Component, StackFile
 
 TORCH = "torch"
-_CUDA_SUFFIX = re.compile(r"-cu(1[1-9])$")
+_CUDA_NAME = re.compile(r"(?:-cu|-cuda|^cuda)(1[1-9])x?$")  # nvidia-nccl-cu12, cupy-cuda12x, the extra cuda12
 
 
 @dataclass(frozen=True)
@@ -50,12 +51,15 @@ class CudaFacts:
     """The facts of the matrix that decide on CUDA.
 
     `cuda` are the values of that axis, `indexes` the addresses of PyTorch's indexes with their values, and
-    `torch_cuda` gives the CUDA release of PyPI's build of torch that a pin means: "12.8", or None.
+    `torch_cuda` gives the CUDA release of PyPI's build of torch that a pin means: "12.8", or None. `brings_torch` says
+    whether a pin is torch or requires it. `gpus` are the architectures of the matrix.
     """
 
     cuda: Sequence[str]
     indexes: Mapping[str, str]
     torch_cuda: Callable[[PackagePin], str | None]
+    brings_torch: Callable[[PackagePin], bool]
+    gpus: Collection[str]
 
 
 def exact_version(specifier: str) -> Version | None:
@@ -67,32 +71,43 @@ def exact_version(specifier: str) -> Version | None:
 
 
 def platform(
-    recovered: Recovered, python: Choice, facts: CudaFacts, *, is_locked: bool = False, cuda_value: str = ""
+    recovered: Recovered,
+    python: Choice,
+    facts: CudaFacts,
+    *,
+    is_locked: bool = False,
+    cuda_value: str = "",
+    gpus: tuple[str, ...] = (),
 ) -> ImagePlatform:
     """Return base, stacks, GPUs and CUDA for the recovered packages; with `is_locked`, their builds stay unchanged.
 
-    `cuda_value` is the user's choice of the axis cuda, "" for none. Raises ProjectFileError as `choose_cuda`.
+    `cuda_value` and `gpus` are the user's choices, "" and () for none. Raises ProjectFileError as `choose_cuda`.
     """
-    cuda = (
-        Choice(cuda_value, "`--cuda` states it.") if cuda_value else choose_cuda(recovered, facts, is_locked=is_locked)
-    )
+    if cuda_value:
+        cuda = Choice(cuda_value, "`--cuda` states it.")
+    else:
+        cuda = choose_cuda(recovered, facts, is_locked=is_locked, has_gpu=bool(gpus))
     version = cuda_version(cuda.value)
     if version is None:
         return ImagePlatform("debian12", (), (), cuda, python)
-    return ImagePlatform("debian12-gpu", ("gpu",), gpus_for(version), cuda, python)
+    built = gpus_for(version)
+    listed = tuple(gpu for gpu in recovered.gpus if gpu in facts.gpus)  # a list for compiling has old GPUs too
+    chosen = gpus or tuple(gpu for gpu in built if gpu in listed) or listed or built
+    return ImagePlatform("debian12-gpu", ("gpu",), chosen, cuda, python)
 
 
-def choose_cuda(recovered: Recovered, facts: CudaFacts, *, is_locked: bool = False) -> Choice:
-    """Return the value of the axis cuda: by torch's label, an index, conda's CUDA, or the packages for GPUs.
+def choose_cuda(recovered: Recovered, facts: CudaFacts, *, is_locked: bool = False, has_gpu: bool = False) -> Choice:
+    """Return the value of the axis cuda: by torch's label, an index, conda's CUDA, or the build that a torch means.
 
-    Without any of these, torch of a locked set is the build that it is, and otherwise the one for the CPU. Raises
-    ProjectFileError if the base image is unknown and neither its name nor a package decides.
+    Without any of these, only a file whose packages need neither torch nor a GPU has no CUDA; with `has_gpu`, other
+    files get the newest value. Raises ProjectFileError if nothing decides.
     """
-    stated = next(_stated(recovered, facts), None) or (
-        next(_implied(recovered, facts), None) if recovered.unknown_base else None
-    )
-    if stated:
-        return stated
+    if choice := next(chain(_stated(recovered, facts), _implied(recovered, facts)), None):
+        return choice
+    newest = max(value for value in facts.cuda if value != NO_CUDA)
+    if has_gpu:
+        return Choice(newest, "Nothing names a CUDA: the newest one here for the GPU that `--gpu` names.")
+    fix = f"add --cuda with one of {', '.join(facts.cuda)}; or --gpu with a GPU, such as --gpu H100"
     if recovered.unknown_base:
         image, location = recovered.unknown_base
         raise ProjectFileError(
@@ -100,17 +115,20 @@ def choose_cuda(recovered: Recovered, facts: CudaFacts, *, is_locked: bool = Fal
             code="project-cuda-unknown",
             where=location,
             why=f"nothing is known of the image {shown(image)}, and no package of the file decides on a CUDA",
-            fix=f"add --cuda with one of {', '.join(facts.cuda)}",
+            fix=fix,
         )
-    gpu = next((pin for pin in recovered.pins if needs_gpu(pin.package)), None) or (
-        _torch(recovered) if is_locked else None
-    )
-    if gpu is None:
-        reason = "No CUDA: nothing in the file names one, and no package of it is only of use with a GPU."
-        return Choice(NO_CUDA, reason)
-    newest = max(value for value in facts.cuda if value != NO_CUDA)
-    reason = f"{gpu.package} is for GPUs ({gpu.places[0]}), and nothing names a CUDA: the newest one here."
-    return next(_implied(recovered, facts), Choice(newest, reason))
+    torch = _torch(recovered) if is_locked else None
+    for pin in (torch,) if torch else recovered.pins:
+        if needs_gpu(pin.package) or facts.brings_torch(pin):
+            need = "is for GPUs" if needs_gpu(pin.package) else "needs torch, which has builds for CUDA and for CPUs"
+            raise ProjectFileError(
+                "the CUDA of the image is unknown",
+                code="project-cuda-unknown",
+                where=pin.places[0],
+                why=f"{pin.package} {need}, and nothing in the file names a CUDA or an exact torch",
+                fix=fix,
+            )
+    return Choice(NO_CUDA, "No CUDA: nothing in the file names one, and no package of it needs torch or a GPU.")
 
 
 def _stated(recovered: Recovered, facts: CudaFacts) -> Iterator[Choice]:
@@ -122,6 +140,9 @@ def _stated(recovered: Recovered, facts: CudaFacts) -> Iterator[Choice]:
     for address, location in recovered.indexes.items():
         if label := facts.indexes.get(address.rstrip("/")):
             yield _offered(label, "an index of PyTorch is for it", location, facts)
+    if recovered.base_image:  # pip puts PyPI's build of torch there, for whatever CUDA the base has
+        installed = tuple(pin for pin in recovered.pins if not pin.is_replaceable)
+        yield from _implied_by_torch(installed, facts)
     if recovered.cuda:
         release, location = recovered.cuda
         if release == NO_CUDA:
@@ -134,14 +155,17 @@ def _stated(recovered: Recovered, facts: CudaFacts) -> Iterator[Choice]:
 
 def _implied(recovered: Recovered, facts: CudaFacts) -> Iterator[Choice]:
     """Yield the choices that follow from the build of an exact torch, and from names such as nvidia-nccl-cu12."""
-    torch = _torch(recovered)
-    for pin in (torch, *recovered.pins) if torch else recovered.pins:
+    yield from _implied_by_torch(recovered.pins, facts)
+    for pin in recovered.pins:
+        for match in filter(None, map(_CUDA_NAME.search, (pin.package, *pin.extras))):
+            yield from _newest_of(match[1], f"{pin.package} is for CUDA {match[1]}", pin.places[0], facts)
+
+
+def _implied_by_torch(pins: Sequence[PackagePin], facts: CudaFacts) -> Iterator[Choice]:
+    for pin in sorted(pins, key=lambda pin: pin.package != TORCH):
         if cuda := facts.torch_cuda(pin):
             why = f"the torch of PyPI that {pin.package}{pin.specifier} means has it"
             yield _offered("cu" + cuda.replace(".", ""), why, pin.places[0], facts)
-    for pin in recovered.pins:
-        if suffix := _CUDA_SUFFIX.search(pin.package):
-            yield from _newest_of(suffix[1], f"{pin.package} is for CUDA {suffix[1]}", pin.places[0], facts)
 
 
 def _newest_of(major: str, why: str, location: Location, facts: CudaFacts) -> Iterator[Choice]:
@@ -263,7 +287,7 @@ def render(
 
 def _axes(platform: ImagePlatform) -> Iterator[str]:
     if platform.gpus:
-        yield "    # The file names no GPU: builds of torch for this CUDA run on these. Leave out those that you lack."
+        yield "    # GPUs that the file or `--gpu` names, else all that builds of torch for this CUDA run on."
         yield f"    gpus: [{', '.join(platform.gpus)}]"
         yield "    # Variables that every image for GPUs needs."
         yield f"    stacks: [{', '.join(platform.stacks)}]"

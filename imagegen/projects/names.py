@@ -18,6 +18,15 @@ from imagegen.compat.rule import NO_CUDA
 
 # In the name of an image: cu130, cuda12.9.1, cuda:12.4.1-devel, cuda-12-4, cu13.
 _CUDA_IN_NAME = re.compile(r"(?<![a-z])cu(?:da[-_:]?)?(1[1-9])(?:\.?(\d)|-(\d)(?!\d))?")
+# In the name of an image: torch2.8.0, th2.6.0, vllm0.9.1, sglang0.4.6.post1.
+_PACKAGE_IN_NAME = re.compile(r"(?<![a-z])(torch|th|vllm|sglang)-?v?(\d+\.\d+\.\d+(?:\.post\d+)?)(?![.\d])")
+# In the name of an image: python:3.12-slim, py312, python3.10.
+_PYTHON_IN_NAME = re.compile(r"(?<![a-z])py(?:thon)?[:_-]?3\.?(\d{1,2})(?!\d)")
+# In commands: python3.12, python=3.12, --python 3.12, PYTHON_VERSION=3.12, Miniconda3-py312_25, and a wheel's -cp312-.
+_PYTHON_IN_COMMANDS = re.compile(
+    r"(?:(?<![\w/.-])(?:/usr(?:/local)?/bin/)?python={0,2}3\.|--python[= ]3\.|PYTHON_VERSION[= ][\"']?3\."
+    r"|conda\d?-py3|-cp3(?=\d+-(?!abi3)))(\d{1,2})(?!\d)"
+)
 _FILE = Path(__file__).parent / "data" / "projects.yaml"
 
 
@@ -65,13 +74,14 @@ class BaseConfig:
 
 @dataclass(frozen=True)
 class KnownImage:
-    """The contents of a published image: versions of packages, its CUDA release ("12.8"), and its config.
+    """The contents of a published image: versions of packages, its CUDA release ("12.8"), its Python and its config.
 
     `note` says what the image has and an entry cannot have: what, why and what to do.
     """
 
     packages: Mapping[str, str]
     cuda: str | None = None
+    python: str | None = None  # "3.12"
     config: BaseConfig = BaseConfig()
     note: tuple[str, str, str] | None = None
 
@@ -90,7 +100,7 @@ def known_image(name: str, published: Mapping[str, KnownImage]) -> KnownImage | 
             cuda = groups.pop("cuda", None)
             cuda = cuda if cuda is None or "." in cuda else f"{cuda[:2]}.{cuda[2:]}"
             config = BaseConfig(entry.get("workdir", ""), entry.get("runs_command", False))
-            return KnownImage({canonicalize_name(key): value for key, value in groups.items()}, cuda, config)
+            return KnownImage({canonicalize_name(key): value for key, value in groups.items()}, cuda, config=config)
     return None
 
 
@@ -105,6 +115,23 @@ def cuda_in_name(image: str) -> str | None:
     if match := _CUDA_IN_NAME.search(name):
         return ".".join(filter(None, match.groups()))
     return NO_CUDA if re.search(r"(?<![a-z])cpu(?![a-z])", name) else None
+
+
+def packages_in_name(image: str) -> dict[str, str]:
+    """Return the versions of torch, vLLM and SGLang that the name or tag of an image states."""
+    matches = _PACKAGE_IN_NAME.findall(image.partition("@")[0].lower())
+    return {"torch" if name == "th" else name: version for name, version in matches}
+
+
+def python_in_name(image: str) -> str | None:
+    """Return the version of Python ("3.12") that the name or tag of an image states."""
+    match = _PYTHON_IN_NAME.search(image.partition("@")[0].lower())
+    return f"3.{match[1]}" if match else None
+
+
+def pythons_in_commands(text: str) -> list[str]:
+    """Return the versions of Python ("3.12") that shell commands name."""
+    return [f"3.{minor}" for minor in _PYTHON_IN_COMMANDS.findall(text)]
 
 
 def is_system(image: str) -> bool:

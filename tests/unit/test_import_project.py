@@ -60,9 +60,11 @@ def session_of(project: Path) -> Session:
     return Session(ProjectContext({"XDG_CACHE_HOME": str(project.parent / "cache")}, project, Quiet()))
 
 
-def run(project: Path, text: str, name: str | None = "my-rl", file: str = "requirements.txt") -> Imported:
+def run(
+    project: Path, text: str, name: str | None = "my-rl", file: str = "requirements.txt", cuda: str = "", gpu: str = ""
+) -> Imported:
     (project / file).write_text(text)
-    return import_project(session_of(project), project / file, name, Selection())
+    return import_project(session_of(project), project / file, name, Selection(cuda=cuda, gpu=gpu))
 
 
 def test_the_entry_is_complete_and_explained(project: Path, golden: Callable[[str, str], None]) -> None:
@@ -126,6 +128,8 @@ def test_a_requirement_of_the_project_itself_is_its_directory(project: Path, fil
         ("Dockerfile", "FROM ubuntu\nRUN pip install torch --index-url https://download.pytorch.org/whl/rocm6.2\n", 2),
         ("Dockerfile", "FROM ubuntu\nRUN apt-get install -y git rocm-libs\n", 2),
         ("Dockerfile", "FROM quay.io/ascend/vllm-ascend:v0.11.0\nRUN pip install trl\n", 1),
+        ("Dockerfile", "FROM gcr.io/acme/vllm-tpu:nightly\nRUN pip install trl\n", 1),
+        ("Dockerfile", "FROM ubuntu\nRUN uv pip install --torch-backend=rocm6.3 torch\n", 2),
         ("requirements.txt", "trl\ntorch==2.8.0+rocm6.4\n", 2),
         ("requirements.txt", "trl\npytorch-triton-rocm\n", 2),
         ("requirements.txt", "--extra-index-url https://download.pytorch.org/whl/xpu\ntorch\n", 1),
@@ -154,7 +158,16 @@ def test_a_file_for_another_accelerator_is_refused(project: Path, file: str, tex
         ("acme/base:1", "nvidia-nccl-cu12", "cu129"),
         ("acme/base:dev-cu13", "trl", "cu130"),
         ("acme/base:1-cpu", "trl", "cpu"),
-        ("continuumio/miniconda3", "trl", "cpu"),
+        ("continuumio/miniconda3", "trl==0.24.0 torch==2.8.0", "cu128"),
+        ("continuumio/miniconda3", "numpy", "cpu"),
+        ("hiyouga/verl:ngc-th2.8.0-vllm0.11.0", "trl", "cu128"),
+        ("nvidia/cuda:12.4.1-devel-ubuntu22.04", "vllm==0.11.0", "cu128"),  # pip installs PyPI's torch
+        ("nvidia/cuda:12.4.1-devel-ubuntu22.04", "trl", "cu124"),
+        ("pytorch/pytorch:2.8.0-cuda12.6-cudnn9-devel", "trl", "cu126"),
+        ("pytorch/pytorch:2.8.0-cuda12.6-cudnn9-devel", "torch==2.8.0", "cu126"),  # it is there
+        ("pytorch/pytorch:2.6.0-cuda12.4-cudnn9-devel", "torch==2.8.0", "cu128"),
+        ("ubuntu:22.04", "--torch-backend=cu126 torch==2.8.0", "cu126"),
+        ("ubuntu:22.04", "--torch-backend auto torch==2.8.0", "cu128"),
     ],
 )
 def test_an_unknown_base_image_never_gives_an_image_without_cuda(
@@ -203,9 +216,73 @@ def test_the_chosen_cuda_counts_more_than_the_file_and_must_exist(project: Path)
 def test_an_extra_that_no_admitted_release_has_is_named(
     project: Path, text: str, extras: tuple[str, ...], lines: list[int]
 ) -> None:
-    imported = run(project, text)
+    imported = run(project, text, cuda="cu128")
     assert [each.place.line for each in imported.omissions] == lines
     assert {each.component.package: each.extras for each in imported.cell.requirements}["verl"] == extras
+
+
+@pytest.mark.parametrize(
+    "packages", ["trl\n", "accelerate\n", "flash-attn\n", "vllm<=0.6.3\n", "torch>=2\n", "onnxruntime-gpu"]
+)
+def test_an_unknown_cuda_is_a_question_with_two_ways_to_answer(project: Path, packages: str) -> None:
+    with pytest.raises(ProjectFileError) as raised:
+        run(project, packages)
+    assert raised.value.code == "project-cuda-unknown"
+    assert raised.value.fix and "--cuda" in raised.value.fix and "--gpu" in raised.value.fix
+    assert run(project, packages, cuda="cu128").cell.cuda == "cu128"
+    imported = run(project, packages, gpu="H100")
+    assert imported.platform.gpus == ("sm_90",) and imported.cell.cuda != "cpu"
+
+
+def test_a_gpu_that_no_matrix_has_is_refused(project: Path) -> None:
+    with raises("usage-unknown-gpu"):
+        run(project, "torch==2.8.0\n", gpu="H1000")
+
+
+@pytest.mark.parametrize(
+    ("statement", "gpus"),
+    [
+        ('ENV TORCH_CUDA_ARCH_LIST="9.0"', ("sm_90",)),
+        ('ARG TORCH_CUDA_ARCH_LIST="7.0;8.0 9.0+PTX"', ("sm_80", "sm_90")),  # torch has no build for sm_70
+        ("RUN export TORCH_CUDA_ARCH_LIST=12.1 && make", ("sm_121",)),
+        ("RUN TORCH_CUDA_ARCH_LIST='8.9' pip install einops", ("sm_89",)),
+        ("RUN true", ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")),
+    ],
+)
+def test_a_list_of_architectures_states_the_gpus(project: Path, statement: str, gpus: tuple[str, ...]) -> None:
+    text = f"FROM nvidia/cuda:12.8.1-devel-ubuntu22.04\nRUN pip install trl==0.24.0\n{statement}\n"
+    assert run(project, text, file="Dockerfile").platform.gpus == gpus
+
+
+@pytest.mark.parametrize(
+    ("base", "command", "python"),
+    [
+        ("python:3.12-slim", "true", "3.12"),
+        ("anyscale/ray:2.57.0-py312-cu130", "true", "3.12"),
+        ("nvcr.io/nvidia/pytorch:25.05-py3", "true", "3.12"),
+        ("nvcr.io/nvidia/pytorch:24.02-py3", "true", "3.10"),
+        ("nvidia/cuda:12.8.1-devel-ubuntu22.04", "apt-get install -y python3.12 python3.12-venv", "3.12"),
+        ("nvidia/cuda:12.8.1-devel-ubuntu22.04", "conda create -n x python=3.10", "3.10"),
+        ("nvidia/cuda:12.8.1-devel-ubuntu22.04", "uv venv --python 3.13 /opt/v", "3.13"),
+        (
+            "nvidia/cuda:12.8.1-devel-ubuntu22.04",
+            "curl -O https://e.org/Miniconda3-py312_25.1.1-2-Linux-x86_64.sh",
+            "3.12",
+        ),
+        (
+            "nvidia/cuda:12.8.1-devel-ubuntu22.04",
+            "pip install https://e.org/a-1.0-cp310-cp310-linux_x86_64.whl",
+            "3.10",
+        ),
+        ("python:3.12-slim", "rm -rf /usr/lib/python3.10/dist-packages", "3.12"),
+        ("python:3.12-slim", "apt-get install -y python3.10 python3.13", "3.12"),
+        ("ubuntu:22.04", "pip install https://e.org/a-1.0-cp38-abi3-manylinux1_x86_64.whl", "3.11"),
+    ],
+)
+def test_a_dockerfile_states_its_python(project: Path, base: str, command: str, python: str) -> None:
+    text = f"FROM {base}\nRUN {command}\nRUN pip install numpy\n"
+    imported = run(project, text, file="Dockerfile", cuda="cu128")
+    assert (imported.cell.python, [name for name in imported.cell.packages if "python" in name]) == (python, [])
 
 
 def test_a_directory_for_another_platform_is_left_out(project: Path) -> None:
@@ -345,12 +422,12 @@ source = { registry = "https://index.example/simple" }
     ("text", "cuda", "base"),
     [
         ("numpy\n", "cpu", "debian12"),
-        ("torch==2.8.0\n", "cpu", "debian12"),
+        ("torch==2.8.0\n", "cu128", "debian12-gpu"),
         ("torch==2.8.0+cpu\n", "cpu", "debian12"),
         ("torch==2.8.0\nflash-attn\n", "cu128", "debian12-gpu"),  # PyPI's build of that torch
         ("vllm==0.11.0\n", "cu128", "debian12-gpu"),  # which requires torch 2.8.0
         ("nvidia-nccl-cu12\n", "cu129", "debian12-gpu"),
-        ("flash-attn\n", "cu130", "debian12-gpu"),
+        ("jax[cuda12]\n", "cu129", "debian12-gpu"),
         ("--index-url https://download.pytorch.org/whl/cu126/\ntorch>=2.6\n", "cu126", "debian12-gpu"),
         ("torch==2.5.1+cu121\n", "cu124", "debian12-gpu"),
     ],
@@ -367,7 +444,7 @@ def test_a_cuda_that_the_matrix_lacks_is_reported(project: Path) -> None:
 
 @pytest.mark.parametrize("package", ["accelerate", "trl"])  # trl requires accelerate, which requires torch
 def test_torch_is_named_where_another_package_would_bring_its_cuda(project: Path, package: str) -> None:
-    imported = run(project, f"{package}\n")
+    imported = run(project, f"{package}\n", cuda="cpu")
     torch = next(each for each in imported.cell.requirements if each.component.name == "torch")
     assert torch.index == "pytorch-cpu"
     assert [pin.package for pin in imported.found.pins] == [package]  # the report counts what the file has
