@@ -16,6 +16,7 @@ from imagegen.app.entries import entry_path
 from imagegen.app.image_subject import LAYOUT, host_platform, main_environment, read_image
 from imagegen.app.import_project import (
     BASE_SYSTEM,
+    WHOLE,
     Imported,
     Selection,
     choose_platform,
@@ -65,7 +66,7 @@ def is_image(name: str) -> bool:
     return not is_file and re.fullmatch(r"[a-z0-9][A-Za-z0-9._/:@-]*", name) is not None
 
 
-def import_image(session: Session, reference: str, name: str | None, selection: Selection = Selection()) -> Imported:
+def import_image(session: Session, reference: str, name: str | None, selection: Selection = WHOLE) -> Imported:
     """Write matrices/<name>.yaml with an image of the packages of another one.
 
     `reference` names an image of an engine or a registry, an OCI layout (`oci:DIR` or DIR), or an archive as `docker

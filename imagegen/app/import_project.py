@@ -81,6 +81,9 @@ class Selection:
             raise OptionConflictError(f"{source} has no stages to choose from", fix="leave out --target")
 
 
+WHOLE = Selection()  # nothing is chosen
+
+
 @dataclass(frozen=True)
 class Imported:
     """A written entry with its file, cell, contents and omissions, and the answer of rules and metadata."""
@@ -140,7 +143,7 @@ def write_imported(
     name: str,
     source: Location,
     stack: StackFile | None = None,
-    selection: Selection = Selection(),
+    selection: Selection = WHOLE,
 ) -> Imported:
     """Write matrices/<image>.yaml with the packages recovered from `source`, which the entry calls `name`.
 
@@ -509,13 +512,16 @@ def _requires_torch(matrices: Matrices, pin: PackagePin) -> bool:
     """Return whether the package brings torch, by the newest harvested release that is admitted of each package."""
     if pin.package == TORCH:
         return True
+    components = matrices.matrix.components.values()
+    sdists = {component.package: component.sdist.requires for component in components if component.sdist}
     seen, pending = {pin.package}, [(pin.package, SpecifierSet(pin.specifier))]
     while pending:
         package, allowed = pending.pop()
         harvested = matrices.knowledge_files.metadata.of(package)
         releases = harvested.package.releases.values() if harvested else ()
         newest = next((release for release in releases if allowed.contains(release.version)), None)
-        for required in map(parse_requirement, (newest.requires or ()) if newest else ()):
+        requires = (newest.requires if newest else None) or sdists.get(package, ())
+        for required in map(parse_requirement, requires):
             name = canonicalize_name(required.name)
             if name in seen or (required.marker and "extra" in str(required.marker)):
                 continue

@@ -170,6 +170,16 @@ class LockError(ImagegenError):
     code = "lock"
 
 
+class SdistMetadataError(LockError):
+    """A release has only an sdist, and only its build backend knows its requirements. `release`: name and version."""
+
+    code = "lock-sdist-metadata"
+
+    def __init__(self, what: str, *, release: tuple[str, str], **details: Any) -> None:
+        super().__init__(what, **details)
+        self.release = release
+
+
 class FetchError(ImagegenError):
     """A file named by a lock cannot be fetched, or differs from the lock."""
 

@@ -224,7 +224,16 @@ def _is_declared(wheel: LockedWheel, cell: Cell) -> bool:
         )
         declared = asked.metadata if asked else None
     else:
-        declared = next((sdist.sdist for sdist in cell.sdists if sdist.package == wheel.name), None)
+        declared = next(
+            (
+                component.sdist
+                for component in cell.sdists
+                if component.package == wheel.name and component.sdist and component.sdist.version == wheel.version
+            ),
+            None,
+        )
+        if declared is None:  # an sdist of the default index, as a wheel of it
+            return _is_ordinary(wheel) and source.file.index == DEFAULT and all(map(_is_plain, source.build_requires))
     locked = {(require.name, Version(require.version)) for require in source.build_requires}
     return (
         declared is not None

@@ -237,21 +237,30 @@ class ProjectStack:
 
     def _sdist(self, package: StackPackage, context: Context) -> Sdist:
         """Fetch an sdist and read the requirements of its build backend. Raises FetchError, LockError."""
-        remote, version = package.sdist, package.version
-        assert remote and version  # noqa: S101 - the caller passes only such packages
-        alias = self._route(package, context)
-        url = remote.url if alias == URL else None
-        hint = None if url else package_index.hint(remote.url, remote.filename)
-        file = LockedFile(remote.filename, remote.size, remote.sha256, alias, hint, url)
+        assert package.sdist and package.version  # noqa: S101 - the caller passes only such packages
         try:
-            fetch_files(remote.filename, [RequiredFile(package.name, file)], context)
+            return read_sdist(package.name, package.version, package.sdist, self._route(package, context), context)
         except FetchError as error:
             error.where = error.where or package.location
             raise
-        size = context.store.path(file.digest).stat().st_size
-        archive = git.PackedTree(file.digest, size)
-        project = pyproject(context.store, archive, remote.filename.removesuffix(".tar.gz"), "")
-        return Sdist(version, (), uv_lock.build_requires(project))
+
+
+def read_sdist(name: str, version: str, remote: Remote, alias: str, context: Context) -> Sdist:
+    """Fetch an sdist of an index, and return the requirements of its build backend. Raises FetchError, LockError."""
+    if remote.filename.endswith(".zip"):
+        raise LockError(
+            f"{name} {version} has no wheel, and {remote.filename} is not a tar archive",
+            code="lock-no-wheel",
+            why="the sandbox builds only sdists that are tar archives, as PEP 625 requires",
+            fix=f"exclude this version of {name}, or build its wheel and name it with `wheel:`",
+        )
+    url = remote.url if alias == URL else None
+    hint = None if url else package_index.hint(remote.url, remote.filename)
+    file = LockedFile(remote.filename, remote.size, remote.sha256, alias, hint, url)
+    fetch_files(remote.filename, [RequiredFile(name, file)], context)
+    archive = git.PackedTree(file.digest, context.store.path(file.digest).stat().st_size)
+    project = pyproject(context.store, archive, remote.filename.removesuffix(".tar.gz"), "")
+    return Sdist(version, (), uv_lock.build_requires(project))
 
 
 def facts_of_stack(cell: Cell, project: Path, metadata: MetadataCache) -> Facts:

@@ -25,7 +25,7 @@ from packaging.utils import canonicalize_name
 
 from imagegen.core import programs, temporary, toml
 from imagegen.core.config import Settings
-from imagegen.core.errors import FetchError, LockError
+from imagegen.core.errors import FetchError, LockError, SdistMetadataError
 from imagegen.core.net.package_index import DEFAULT, upload_day
 from imagegen.core.store.cache import Cache
 from imagegen.core.text import redact
@@ -34,6 +34,7 @@ from imagegen.lock import uv_interpreter
 from imagegen.spec.model import Component
 
 _PROJECT = "cell"
+_PINS = "pins.txt"
 OMITTED = "0+omitted"  # the version of a placeholder
 TIMEOUT = 1800  # seconds; the largest cells resolve within a minute where nothing is cached
 _OTHER_INDEX = "check network and proxy, or name another index: UV_DEFAULT_INDEX, or IMAGEGEN_INDEX_... for an alias"
@@ -91,6 +92,7 @@ class ResolveRequest:
     overrides: tuple[str, ...] = ()  # PEP 508, instead of the requirements of packages
     omitted: tuple[str, ...] = ()  # packages that a placeholder of version OMITTED replaces
     sdists: tuple[Component, ...] = ()
+    only_wheels: tuple[str, ...] = ()  # packages of which no sdist is a candidate
     preferences: Mapping[str, str] | None = None  # package -> version that stays if it can
 
     @property
@@ -135,20 +137,25 @@ def resolve(question: ResolveRequest, settings: Settings) -> tuple[tuple[Pinned,
     parent.mkdir(parents=True, exist_ok=True)
     with temporary.temporary_directory(parent) as work_dir:
         _write_inputs(work_dir, question)
-        pins = work_dir / "pins.txt"
+        pins = work_dir / _PINS
         pins.write_text("".join(f"{package}=={version}\n" for package, version in (question.preferences or {}).items()))
         shared = ["--constraints", "constraints.txt"] if question.constraints else []
         shared += ["--overrides", "overrides.txt"] if question.overrides or question.omitted else []
         shared += ["--python-platform", question.target.uv_platform]
         shared += ["--python-version", question.target.python, "--exclude-newer", question.as_of]
         shared += [f"--exclude-newer-package={name}=false" for name in question.undated]
-        output = _uv(work_dir, settings, question, [*shared, "--annotation-style", "line", "--output-file", pins.name])
-        warnings = [line.removeprefix(_WARNING) for line in output.splitlines() if line.startswith(_WARNING)]
-        via = dict(_annotated(pins.read_text()))
-        files = [*shared, "--constraints", pins.name, "--format", "pylock.toml", "--output-file", "pylock.toml"]
-        _uv(work_dir, settings, question, files)
-        packages = toml.loads((work_dir / "pylock.toml").read_text()).get("packages", [])
-    releases = tuple(sorted((_pinned(package, via) for package in packages), key=lambda pinned: pinned.name))
+        shared += [f"{_NO_SDIST}{name}" for name in question.only_wheels]
+        releases, via, warnings = _locked(work_dir, settings, question, shared)
+        # A release that has only an sdist is a candidate only if no other release of the package will do.
+        while sdists := _only_sdists(question, releases) - {option.removeprefix(_NO_SDIST) for option in shared}:
+            shared += [f"{_NO_SDIST}{name}" for name in sorted(sdists)]
+            try:
+                other = _locked(work_dir, settings, question, shared)
+            except LockError:
+                break
+            if not sdists <= other[1].keys():
+                break
+            releases, via, warnings = other
     if {pinned.name for pinned in releases} != via.keys():
         odd = sorted({pinned.name for pinned in releases} ^ via.keys())
         raise LockError(
@@ -158,6 +165,34 @@ def resolve(question: ResolveRequest, settings: Settings) -> tuple[tuple[Pinned,
             fix="lock again",
         )
     return releases, warnings
+
+
+def _locked(
+    work_dir: Path, settings: Settings, question: ResolveRequest, shared: Sequence[str]
+) -> tuple[tuple[Pinned, ...], dict[str, tuple[str, ...]], list[str]]:
+    """Return the releases with their files, the dependent packages of each, and the warnings of uv."""
+    pins = work_dir / _PINS
+    output = _uv(work_dir, settings, question, [*shared, "--annotation-style", "line", "--output-file", pins.name])
+    warnings = [line.removeprefix(_WARNING) for line in output.splitlines() if line.startswith(_WARNING)]
+    via = dict(_annotated(pins.read_text()))
+    files = [*shared, "--constraints", pins.name, "--format", "pylock.toml", "--output-file", "pylock.toml"]
+    _uv(work_dir, settings, question, files)
+    packages = toml.loads((work_dir / "pylock.toml").read_text()).get("packages", [])
+    releases = (_pinned(package, via) for package in packages)
+    return tuple(sorted(releases, key=lambda pinned: pinned.name)), via, warnings
+
+
+def _only_sdists(question: ResolveRequest, releases: Iterable[Pinned]) -> set[str]:
+    """Return the packages whose release has no wheel that fits, except declared sdists and pins."""
+    declared = {component.package for component in question.sdists}
+    return {
+        pinned.name
+        for pinned in releases
+        if pinned.sdist
+        and pinned.name not in {*declared, *question.omitted}
+        and question.target.best((remote.filename, remote) for remote in pinned.wheels) is None
+        and not _is_pinned(question, pinned.name, pinned.version)
+    }
 
 
 def _home(settings: Settings) -> Path:
@@ -253,7 +288,10 @@ def _uv(work_dir: Path, settings: Settings, question: ResolveRequest, arguments:
         refused = _SDIST.search(completed.stderr) if refusal.code == "lock-sdist-metadata" else None
         if refused and not _is_pinned(question, refused[1], refused[2]) and f"{_NO_SDIST}{refused[1]}" not in arguments:
             arguments = [*arguments, f"{_NO_SDIST}{refused[1]}"]
-            refusal = _without_sdists(work_dir, settings, question, arguments) or refusal
+            result = _without_sdists(work_dir, settings, question, arguments)
+            if isinstance(result, str) and refused[1] in dict(_annotated((work_dir / _PINS).read_text())):
+                return result
+            refusal = result if isinstance(result, LockError) else refusal
         raise refusal
     return redact(completed.stderr)
 
@@ -266,13 +304,14 @@ def _is_pinned(question: ResolveRequest, name: str, version: str) -> bool:
 
 def _without_sdists(
     work_dir: Path, settings: Settings, question: ResolveRequest, arguments: Sequence[str]
-) -> LockError | None:
-    """Return the error of a resolution without sdists of the packages in `arguments`; None if only wheels are missing.
+) -> str | LockError | None:
+    """Return the output of a resolution without sdists of the packages in `arguments`, or the error that explains it.
 
-    uv goes back to old releases, which have only sdists, if a requirement excludes all others.
+    None stands for packages that only have sdists. uv goes back to old releases, which have only sdists, if a
+    requirement excludes all others.
     """
     try:
-        _uv(work_dir, settings, question, arguments)
+        return _uv(work_dir, settings, question, arguments)
     except LockError as conflict:
         sdists = {argument.removeprefix(_NO_SDIST) for argument in arguments}
         if conflict.code != "lock-unresolvable" or not sdists.issuperset(_REQUIRED.findall(conflict.why or "")):
@@ -288,9 +327,9 @@ def _explained(stderr: str, question: ResolveRequest) -> LockError | FetchError:
     if uv_interpreter.REFUSAL in text:
         match = _SDIST.search(text)
         name, version = (match[1], match[2]) if match else ("a package", "")
-        return LockError(
+        return SdistMetadataError(
             f"{name} {version} has no wheel, and its metadata cannot be read without running its code",
-            code="lock-sdist-metadata",
+            release=(name, version),
             why=uv_interpreter.REFUSAL,
             fix=f"declare {name} as a component with `sdist:` (version, requires, build_requires), or exclude it",
         )

@@ -226,6 +226,34 @@ def test_an_sdist_is_locked_with_its_wheel_and_what_builds_it(
     assert len(built) == 4, "another base may give another wheel"
 
 
+@pytest.mark.parametrize("static", [True, False])
+def test_an_sdist_that_no_component_declares_is_built_for_its_metadata(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, static: bool
+) -> None:
+    files = {"PKG-INFO": "Metadata-Version: 2.2\nName: runtime\nVersion: 4.9.3\nRequires-Dist: helper\n"}
+    workspace.index.sdist("runtime", "4.9.3", files if static else {"setup.py": "raise SystemExit"})
+    for name in ("setuptools", "helper"):
+        workspace.index.wheel(name, "90.0")
+    workspace.index.wheel("peft", "1.1", "runtime==4.9.*")
+
+    class StandInSandbox:
+        def __init__(self, rootfs: Path, **options: object) -> None: ...
+
+        def run(self, argv: list[str], **options: object) -> bytes:
+            wheel = PackageIndex(tmp_path / "built")
+            wheel.wheel("runtime", "4.9.3", "helper")
+            name = "runtime-4.9.3-py3-none-any.whl"
+            return f"{name}\n".encode() + (wheel.root / "runtime" / name).read_bytes()
+
+    monkeypatch.setattr("imagegen.lock.sdist.Sandbox", StandInSandbox)
+    monkeypatch.setattr("imagegen.image.base.rootfs", lambda *_: tmp_path)
+    made = workspace.make()
+    (runtime,) = (wheel for wheel in made.wheels if wheel.name == "runtime")
+    assert runtime.sdist and [wheel.name for wheel in runtime.sdist.build_requires] == ["setuptools"]
+    assert "helper" in {wheel.name for wheel in made.wheels}
+    assert contradictions(made, workspace.cell) == ()
+
+
 @pytest.mark.parametrize("how", ["checksum", "encrypted", "lzma"])
 def test_a_built_wheel_whose_files_cannot_be_read_is_no_wheel(
     how: str, workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from packaging.tags import Tag
 
 from imagegen.core.config import Settings
-from imagegen.core.errors import FetchError, LockError
+from imagegen.core.errors import FetchError, LockError, SdistMetadataError
 from imagegen.core.wheel_target import WheelTarget
 from imagegen.lock import uv_interpreter
 from imagegen.lock.find_links import find_local_wheel
@@ -318,3 +318,31 @@ def test_a_stand_in_is_exactly_the_release(settings: Settings, tmp_path: Path) -
     assert find_local_wheel(settings, "torch", "2.13.0+cpu", TARGET) == right
     (place / "torch-2.13.0+cpu-cp311-cp311-manylinux_2_17_x86_64.whl").touch()
     assert find_local_wheel(settings, "torch", "2.13.0+cpu", TARGET) is None
+
+
+def test_a_release_with_only_an_sdist_is_no_candidate_where_another_has_a_wheel(
+    index: PackageIndex, settings: Settings
+) -> None:
+    """`code` needs its backend for its metadata, `static` has it in PKG-INFO; newer releases of both are sdists."""
+    for name, files in (
+        ("code", {"setup.py": "raise SystemExit"}),
+        ("static", {"PKG-INFO": "Metadata-Version: 2.2\nName: static\nVersion: 2.0\n"}),
+    ):
+        index.wheel(name, "1.0")
+        index.sdist(name, "2.0", files)
+    assert ask(settings, index, "code", "static") == {"code": "1.0", "static": "1.0"}
+    assert ask(settings, index, "static==2.0") == {"static": "2.0"}
+    with raises("lock-sdist-metadata"):
+        ask(settings, index, "code==2.0")
+
+
+def test_wheels_of_other_packages_do_not_replace_a_package(index: PackageIndex, settings: Settings) -> None:
+    """Without sdists of the runtime, only an old hydra that does not need it would be left."""
+    index.sdist("runtime", "4.9.3", {"setup.py": "raise SystemExit"})
+    index.wheel("runtime", "4.13")
+    index.wheel("hydra", "0.1")
+    index.wheel("hydra", "1.3", "runtime==4.9.*")
+    with raises("lock-sdist-metadata") as caught:
+        ask(settings, index, "hydra")
+    assert isinstance(caught.value, SdistMetadataError) and caught.value.release == ("runtime", "4.9.3")
+    assert ask(settings, index, "hydra", only_wheels=("runtime",)) == {"hydra": "0.1"}

@@ -156,7 +156,7 @@ def direct(name: str, locked: Lock) -> LockedFile:
 
 def from_sdist(locked: Lock) -> LockedSdist:
     version = next(each.version for each in locked.wheels if each.name == "sympy")
-    return LockedSdist(LockedFile(f"sympy-{version}.tar.gz", 9, "e" * 64, "pypi"), ())
+    return LockedSdist(LockedFile(f"sympy-{version}.tar.gz", 9, "e" * 64, "pytorch-cpu"), ())
 
 
 def elsewhere(wheel: LockedWheel, index: str) -> LockedWheel:
@@ -176,7 +176,7 @@ ATTACKS: dict[str, tuple[Callable[[Lock], Lock], str]] = {
         lambda it: transitive(it, file=elsewhere(next(w for w in it.wheels if w.name == "sympy"), "pytorch-cpu").file),
         "wheel sympy",
     ),
-    "a dependency from its sources": (lambda it: transitive(it, sdist=from_sdist(it)), "sdist sympy"),
+    "a dependency from sources of another index": (lambda it: transitive(it, sdist=from_sdist(it)), "sdist sympy"),
     "uv from another index": (lambda it: replace(it, uv=elsewhere(it.uv, "pytorch-cpu")), "uv"),
     "another tool in uv's place": (
         lambda it: replace(it, uv=replace(next(w for w in it.wheels if w.name == "sympy"), via=())),

@@ -116,10 +116,10 @@ def uv_lock(manifest: str = "", requires: str = "", **versions: str) -> str:
     return f'version = 1\nrequires-python = ">=3.11"\n{manifest}\n{own}{"".join(packages)}'
 
 
-def verdicts(run: Run, tmp_path: Path, file: str, text: str) -> dict[str, Any]:
+def verdicts(run: Run, tmp_path: Path, file: str, text: str, *options: str) -> dict[str, Any]:
     """Import a file, and return the verdicts of all commands on the image."""
     (tmp_path / file).write_text(text)
-    imported = run("import", str(tmp_path / file), "--name", "mine", "--json")
+    imported = run("import", str(tmp_path / file), "--name", "mine", "--json", *options)
     assert imported.code == 0, imported.err
     cell = json.loads(imported.out)["cell"]
     found = json.loads(run("why", cell, "--json").out)
@@ -186,7 +186,8 @@ def test_requirements_have_one_verdict(
     text: str, verdict: str, locks: bool | None, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UV_OFFLINE", "1")
-    found = verdicts(run, tmp_path, "requirements.txt", text)
+    options = () if "==2" in text else ("--cuda", "cu130" if "vllm" in text else "cpu")
+    found = verdicts(run, tmp_path, "requirements.txt", text, *options)
     assert found["verdict"] == verdict
     assert found["locks"] is (found["kind"] != "breaks" if locks is None else locks)
 
@@ -201,7 +202,7 @@ def test_a_resolution_that_fails_has_the_conflict_and_the_proposal_of_why(
     monkeypatch.setattr(make_locks, "lock_cell", fail)
     session = Session(ProjectContext({**ENV, "XDG_CACHE_HOME": str(tmp_path / "cache")}, tmp_path, Quiet()))
     (tmp_path / "requirements.txt").write_text("trl==0.24.0\ntransformers==4.50.0\n")
-    cell = import_project(session, tmp_path / "requirements.txt", "mine", Selection()).cell
+    cell = import_project(session, tmp_path / "requirements.txt", "mine", Selection(cuda="cpu")).cell
     session = Session(ProjectContext({**ENV, "XDG_CACHE_HOME": str(tmp_path / "cache")}, tmp_path, Quiet()))
     with raises(code) as caught:
         make_locks.resolve_cell(session, cell, None, LockOptions())

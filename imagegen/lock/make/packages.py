@@ -11,8 +11,8 @@ from functools import cached_property
 from pathlib import Path
 
 from imagegen.core.context import Context
-from imagegen.core.errors import ImagegenError
-from imagegen.core.net import Client, package_index
+from imagegen.core.errors import ImagegenError, LockError, SandboxError, SdistMetadataError, WheelError
+from imagegen.core.net import Client, package_index, wheel_metadata
 from imagegen.core.progress import timed
 from imagegen.core.wheel_target import WheelTarget
 from imagegen.image.file_tree import sdist_builder
@@ -42,10 +42,12 @@ from imagegen.lock.resolution_inputs import (
     require_used,
 )
 from imagegen.lock.sources import RequiredFile, fetch_files
+from imagegen.lock.stack import read_sdist
 from imagegen.lock.uv_project import ProjectContents
 from imagegen.lock.uv_resolve import UPLOADS, Pinned, Remote, ResolveRequest, resolve
-from imagegen.spec.model import Cell, GitSource, Requirement, Sdist
+from imagegen.spec.model import Cell, Component, GitSource, Requirement, Sdist
 
+_MOST_SDISTS = 8  # of a cell that are built for their metadata
 UV_VERSION = importlib.metadata.version("uv")
 
 
@@ -62,6 +64,8 @@ class PackageResolver:
     context: Context
     # By package: wheels of the project's own packages, and wheels that the cell names by address
     given: Mapping[str, LockedWheel] = field(default_factory=dict)
+    # By package: metadata of sdists that no component declares, which the sandbox has built
+    sdists: dict[str, Sdist] = field(default_factory=dict)
 
     def resolve(self, constraints: tuple[str, ...]) -> tuple[Pinned, ...]:
         """Return the releases that satisfy the cell; compiled components and commits without their files."""
@@ -96,9 +100,52 @@ class PackageResolver:
         return tuple(pin for pin in pins if pin.name not in request.omitted)
 
     def _resolve(self, request: ResolveRequest) -> tuple[Pinned, ...]:
-        pins, warnings = resolve(request, self.context.settings)
+        """Return the releases. An sdist whose metadata only a build gives is built in the sandbox."""
+        try:
+            pins, warnings = resolve(request, self.context.settings)
+        except SdistMetadataError as error:
+            return self._resolve_with_sdist(request, error)
         report_warnings(self.cell, warnings, self.context.progress)
         return pins
+
+    def _resolve_with_sdist(self, request: ResolveRequest, refusal: SdistMetadataError) -> tuple[Pinned, ...]:
+        """Return the releases with the sdist that uv refused, or with wheels of its package.
+
+        A second refused release of one package shows that the resolver goes back through old releases.
+        """
+        name, version = refusal.release
+        try:
+            if name in self.sdists or len(self.sdists) >= _MOST_SDISTS:
+                raise refusal
+            self.sdists[name] = self._described(name, version, request)
+        except ImagegenError as error:
+            self.sdists.pop(name, None)
+            sdists = tuple(component for component in request.sdists if component.package != name)
+            try:
+                return self._resolve(replace(request, sdists=sdists, only_wheels=(*request.only_wheels, name)))
+            except LockError:
+                raise error from None
+        component = Component(name, name, "", (), sdist=self.sdists[name])
+        return self._resolve(replace(request, sdists=(*request.sdists, component)))
+
+    def _described(self, name: str, version: str, request: ResolveRequest) -> Sdist:
+        """Return the metadata of an sdist, by the wheel that the sandbox builds of it."""
+        files = replace(
+            request,
+            requirements=(f"{name}=={version}",),
+            constraints=(),
+            overrides=(),
+            omitted=(),
+            sdists=(Component(name, name, "", (), sdist=Sdist(version, (), ())),),
+            preferences=None,
+        )
+        (pinned,), _ = resolve(files, self.context.settings)
+        assert pinned.sdist  # noqa: S101 - uv has refused to build it
+        alias = request.routes.get(name, package_index.DEFAULT)
+        described = read_sdist(name, version, pinned.sdist, alias, self.context)
+        (wheel,) = self._files([pinned], request.routes, {name: described})
+        with self.context.store.path(wheel.file.digest).open("rb") as file:
+            return replace(described, requires=wheel_metadata.of_file(file, name, version).requires)
 
     def _requirement_text(self, requirement: Requirement) -> str:
         package = requirement.component.package
@@ -139,7 +186,7 @@ class PackageResolver:
         )
         routes = contents.routes if contents else self._routes
         sdists = {component.package: component.sdist for component in self.cell.sdists if component.sdist}
-        sdists |= contents.sdists if contents else {}
+        sdists |= contents.sdists if contents else self.sdists
         locked = [
             *self._files([pin for pin in pins if pin.name not in {*commits, *self.given}], routes, sdists),
             *(replace(self.given[pin.name], via=pin.via) for pin in pins if pin.name in self.given),
@@ -168,13 +215,12 @@ class PackageResolver:
         """Choose a file for each release. Raises LockError, naming all for which none will do."""
         chosen: list[tuple[Pinned, Remote]] = []
         errors: list[ImagegenError] = []
+        components = (requirement.component for requirement in self.cell.requirements)
+        compiled = {component.package for component in components if component.compiled}
         for pinned in pins:
             wheel = self.target.best((remote.filename, remote) for remote in pinned.wheels)
-            declared = sdists.get(pinned.name)
-            if wheel:
-                chosen.append((pinned, wheel))
-            elif pinned.sdist and declared and declared.version == pinned.version:
-                chosen.append((pinned, pinned.sdist))
+            if file := wheel or (pinned.sdist if pinned.name in sdists or pinned.name not in compiled else None):
+                chosen.append((pinned, file))
             else:
                 errors.append(no_wheel(pinned, self.target, self.cell))
         if errors:
@@ -193,7 +239,16 @@ class PackageResolver:
             locked = LockedWheel(pinned.name, pinned.version, file, via=pinned.via)
             if remote.uploaded:
                 UPLOADS.put(self.context.store, file.digest, remote.uploaded)
-            wheels.append(locked if remote in pinned.wheels else self._from_sdist(locked, sdists[pinned.name]))
+            try:
+                wheels.append(locked if remote in pinned.wheels else self._from_sdist(locked, sdists, remote))
+            except (LockError, SandboxError, WheelError) as error:
+                if pinned.name in sdists:
+                    raise
+                refusal = no_wheel(pinned, self.target, self.cell)
+                refusal.why = f"{refusal.why}; {error.what}{f': {error.why}' if error.why else ''}"
+                errors.append(refusal)
+        if errors:
+            raise LockErrors(errors)
         return tuple(wheels)
 
     def _size(self, pinned: Pinned, remote: Remote, routes: Mapping[str, str], client: Client) -> int | None:
@@ -204,8 +259,11 @@ class PackageResolver:
         digest, store = f"sha256:{remote.sha256}", self.context.store
         return store.path(digest).stat().st_size if store.has(digest) else client.size(remote.url)
 
-    def _from_sdist(self, locked: LockedWheel, declared: Sdist) -> LockedWheel:
-        """Return the wheel that the sandbox builds of `locked`, whose file is an sdist."""
+    def _from_sdist(self, locked: LockedWheel, sdists: Mapping[str, Sdist], remote: Remote) -> LockedWheel:
+        """Return the wheel that the sandbox builds of `locked`, whose file is an sdist, declared or not."""
+        declared = sdists.get(locked.name)
+        if declared is None or declared.version != locked.version:
+            declared = read_sdist(locked.name, locked.version, remote, locked.file.index, self.context)
         source = LockedSdist(locked.file, self.build_requires(declared.build_requires))
         return self._built(locked, source)
 
