@@ -306,7 +306,7 @@ class _DockerfileRecovery:
             if cuda := cuda_in_name(stage.image):
                 self.cuda = cuda, location
             elif not is_system(stage.image):
-                self.unknown_base = stage.image, location
+                self.unknown_base = f"the image {stage.image}", location
             self.base = _base_pins(packages_in_name(stage.image), location)
             return BaseConfig()
         if image_contents.note:

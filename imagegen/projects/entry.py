@@ -107,28 +107,23 @@ def choose_cuda(recovered: Recovered, facts: CudaFacts, *, is_locked: bool = Fal
     newest = max(value for value in facts.cuda if value != NO_CUDA)
     if has_gpu:
         return Choice(newest, "Nothing names a CUDA: the newest one here for the GPU that `--gpu` names.")
-    fix = f"add --cuda with one of {', '.join(facts.cuda)}; or --gpu with a GPU, such as --gpu H100"
-    if recovered.unknown_base:
-        image, location = recovered.unknown_base
-        raise ProjectFileError(
-            "the CUDA of the base image is unknown",
-            code="project-cuda-unknown",
-            where=location,
-            why=f"nothing is known of the image {shown(image)}, and no package of the file decides on a CUDA",
-            fix=fix,
-        )
     torch = _torch(recovered) if is_locked else None
-    for pin in (torch,) if torch else recovered.pins:
-        if needs_gpu(pin.package) or facts.brings_torch(pin):
-            need = "is for GPUs" if needs_gpu(pin.package) else "needs torch, which has builds for CUDA and for CPUs"
-            raise ProjectFileError(
-                "the CUDA of the image is unknown",
-                code="project-cuda-unknown",
-                where=pin.places[0],
-                why=f"{pin.package} {need}, and nothing in the file names a CUDA or an exact torch",
-                fix=fix,
-            )
-    return Choice(NO_CUDA, "No CUDA: nothing in the file names one, and no package of it needs torch or a GPU.")
+    pins = (torch,) if torch else recovered.pins
+    needing = next((pin for pin in pins if needs_gpu(pin.package) or facts.brings_torch(pin)), None)
+    if recovered.unknown_base:
+        where, why = recovered.unknown_base[1], f"nothing is known of {shown(recovered.unknown_base[0])}"
+    elif needing:
+        need = "is for GPUs" if needs_gpu(needing.package) else "needs torch, which has builds for CUDA and for CPUs"
+        where, why = needing.places[0], f"{needing.package} {need}"
+    else:
+        return Choice(NO_CUDA, "No CUDA: nothing in the file names one, and no package of it needs torch or a GPU.")
+    raise ProjectFileError(
+        "the CUDA of the image is unknown",
+        code="project-cuda-unknown",
+        where=where,
+        why=f"{why}, and no statement of the file decides on a CUDA",
+        fix=f"add --cuda with one of {', '.join(facts.cuda)}; or --gpu with a GPU, such as --gpu H100",
+    )
 
 
 def _stated(recovered: Recovered, facts: CudaFacts) -> Iterator[Choice]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from imagegen.core.errors import ErrorList, Location, LockError, ProjectFileErro
 from imagegen.core.text import redact
 from imagegen.core.types import parse_requirement, parse_specifier
 from imagegen.core.wheel_target import WheelTarget
-from imagegen.projects import uv_lock
+from imagegen.projects import requirements, uv_lock
 from imagegen.projects.model import (
     COMMIT,
     OWN_PACKAGE,
@@ -35,7 +35,9 @@ from imagegen.projects.model import (
     read_text,
     table_lines,
 )
-from imagegen.projects.requirements import project_name
+from imagegen.projects.names import uv_keys
+from imagegen.projects.requirements import bound_pins, project_name
+from imagegen.projects.requirements import parse as parse_requirements
 from imagegen.projects.uv_lock import Root, UvLock, UvPackage
 
 _QUOTED = re.compile(r"""'([^']*)'|"([^"]*)["]""")
@@ -271,6 +273,8 @@ class PyprojectFile:
     sources: Mapping[str, Any]  # package -> its entry of `tool.uv.sources`
     indexes: Mapping[str, str]  # name of an index -> its address
     members: Mapping[str, Path]  # package -> its directory in the workspace; uv takes it from no index
+    uv: Mapping[str, Any]  # the table `tool.uv`
+    dynamic: requirements.RequirementsFile | None  # the files of which setuptools takes the dependencies
     is_dynamic: bool  # only its build backend knows the dependencies
     is_package: bool
     python: str
@@ -300,10 +304,12 @@ class _PyprojectRecovery:
 
     def run(self) -> Recovered:
         file = self.file
-        if file.is_dynamic and not file.is_package:  # a wheel of the package states them
+        dynamic = file.dynamic.recover(self.target) if file.dynamic else Recovered()
+        if file.is_dynamic:
             why = "pyproject.toml does not list them; only the build backend knows them, and it does not run here"
             fix = "list them in a requirements.txt, or lock the project: `uv lock`"
-            self.omissions.append(Omission(Location(file.path), "the dependencies", why, fix, is_package=True))
+            missing = not file.is_package  # else the wheel of the package states them
+            self.omissions.append(Omission(Location(file.path), "the dependencies", why, fix, is_package=missing))
         for table in self.selected:
             for item in file.tables.get(table, ()):
                 self._read(item)
@@ -312,13 +318,39 @@ class _PyprojectRecovery:
         if file.is_package and file.name:
             self.pins.append(PackagePin(file.name, "", (self._place(file.name),), extras, directory=file.path.parent))
         declared = (name for kind, name in file.tables if kind == _EXTRA)
+        pins, unused = bound_pins(merge((*self.pins, *dynamic.pins)), self._uv_pins("constraint-dependencies"))
+        overrides = self._uv_pins("override-dependencies")
+        self._account_for_uv()
         return Recovered(
-            merge(self.pins),
-            tuple(self.omissions),
-            indexes=self.indexes,
+            pins,
+            (*self.omissions, *dynamic.omissions, *unused),
+            overrides,
+            indexes=self.indexes | dict(dynamic.indexes),
+            unknown_base=("the dependencies of the project", Location(file.path)) if file.is_dynamic else None,
             other_platforms=self.other_platforms,
             other_extras=_unchosen(declared, extras),
         )
+
+    def _uv_pins(self, key: str) -> tuple[PackagePin, ...]:
+        """Return the requirements of a list of `tool.uv` whose markers hold; one by address is an omission."""
+        lines = "".join(f"{text}\n" for text in self.file.uv.get(key, []) if isinstance(text, str))
+        recovered = parse_requirements(lines, self.file.path).recover(self.target)
+        place = Location(self.file.path, self._line_of(key))
+        self.omissions += (replace(omission, place=place) for omission in recovered.omissions)
+        return tuple(replace(pin, places=(place,)) for pin in recovered.pins)
+
+    def _account_for_uv(self) -> None:
+        """Record the indexes of `tool.uv`, and list its keys that an entry does not express."""
+        for index in self.file.uv.get("index", []):
+            if isinstance(index, dict) and not index.get("explicit") and "url" in index:
+                self.indexes.setdefault(str(index["url"]), Location(self.file.path, self._line_of("url")))
+        for key in sorted(self.file.uv.keys() - uv_keys("taken") - uv_keys("silent")):
+            why, fix = "an entry has no field for it", "lock the project (`uv lock`), and import its uv.lock"
+            self.omissions.append(Omission(Location(self.file.path, self._line_of(key)), f"tool.uv.{key}", why, fix))
+
+    def _line_of(self, key: str) -> int | None:
+        pattern = re.compile(rf"\s*(?:\[+tool\.uv\.)?{re.escape(key)}\s*[=\].]")
+        return next((at for at, line in enumerate(self.file.text.splitlines(), 1) if pattern.match(line)), None)
 
     def _read(self, item: Any) -> None:
         """Read an item of a table: a requirement, or the name of a group that the table includes."""
@@ -406,6 +438,12 @@ def read_pyproject(
         or not all(isinstance(requirement_list, list) for requirement_list in tables.values())
     ):
         raise malformed("the table `project` is malformed", Location(path))
+    setuptools = _table(_table(_table(table, "tool"), "setuptools"), "dynamic")
+    files = _table(setuptools, "dependencies").get("file") if "dependencies" in dynamic else None
+    dynamic_file = None
+    if files:  # static, although setuptools reads them
+        lines = "".join(f"-r {name}\n" for name in ([files] if isinstance(files, str) else files))
+        dynamic_file = parse_requirements(lines, path, project)
     return PyprojectFile(
         path,
         text,
@@ -415,7 +453,9 @@ def read_pyproject(
         {str(canonicalize_name(package)): source for package, source in _table(uv, "sources").items()},
         {str(index.get("name")): str(index.get("url")) for index in uv.get("index", []) if isinstance(index, dict)},
         _members(uv, path, project or path.parent),
-        is_dynamic="project" not in table or "dependencies" in dynamic,
+        uv,
+        dynamic_file,
+        is_dynamic=dynamic_file is None and ("project" not in table or "dependencies" in dynamic),
         is_package=isinstance(project_name, str) and bool(uv.get("package", "build-system" in table)),  # as for uv
         python=python,
     )

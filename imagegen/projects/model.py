@@ -82,7 +82,7 @@ class Recovered:
     cuda: tuple[str, Location] | None = None  # a CUDA release that the file names: "12.4"; its major version; "cpu"
     gpus: tuple[str, ...] = ()  # architectures that the file names: ("sm_90",)
     base_image: str = ""  # the name of a Dockerfile's base image, if the file states all of it
-    unknown_base: tuple[str, Location] | None = None  # a base image of which not even the CUDA is known
+    unknown_base: tuple[str, Location] | None = None  # contents of which not even the CUDA is known
     direct: tuple[str, ...] = ()  # of a lock file, the packages that the project itself requires, sorted
     env: Mapping[str, tuple[str, Location]] = field(default_factory=dict)  # variable -> its value and place
     config: Mapping[ConfigName, tuple[tuple[str, ...], Location]] = field(default_factory=dict)

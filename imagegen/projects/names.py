@@ -158,6 +158,12 @@ def command_words(kind: str) -> frozenset[str]:
     return frozenset(_read()["commands"][kind])
 
 
+@cache
+def uv_keys(kind: str) -> frozenset[str]:
+    """Return the keys of `tool.uv` that import takes into an entry ("taken"), or that decide nothing ("silent")."""
+    return frozenset(_read()["uv_keys"][kind])
+
+
 def export_command(name: str) -> str | None:
     """Return the command that writes the packages of a file, such as poetry.lock, to one that is read; None if none."""
     export: dict[str, str] = _read()["exports"].get(name, {})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -294,26 +294,10 @@ class _Recovery:
         pins = [pin for line in self.file.lines if (pin := self._pin(line))]
         bounds = [pin for line in self.file.constraints if (pin := self._pin(line, required=False))]
         raise_all(self.errors)
-        pin_of = {pin.package: pin for pin in merge(pins)}
-        bounds_of: dict[str, list[PackagePin]] = {}
-        unused: dict[str, list[PackagePin]] = {}
-        for bound in bounds:
-            if bound.package in pin_of:
-                bounds_of.setdefault(bound.package, []).append(bound)
-            else:
-                unused.setdefault(str(bound.places[0].file), []).append(bound)
-        for name, bounding in bounds_of.items():
-            try:
-                pin_of[name] = join(
-                    [pin_of[name], *bounding], f"the constraint of {name} excludes the required version"
-                )
-            except ProjectFileError as error:
-                self.errors.append(error)
-        raise_all(self.errors)
-        self.omissions += map(_unused, unused.values())
+        bounded, unused = bound_pins(merge(pins), bounds)
         return Recovered(
-            tuple(pin_of[name] for name in sorted(pin_of)),
-            tuple(self.omissions),
+            bounded,
+            (*self.omissions, *unused),
             indexes=self.file.indexes,
             other_platforms=self.other_platforms,
         )
@@ -395,6 +379,31 @@ class _Recovery:
 
     def _omit(self, location: Location, statement: str, why: str, fix: str) -> None:
         self.omissions.append(Omission(location, statement, why, fix, is_package=True))
+
+
+def bound_pins(
+    pins: Iterable[PackagePin], bounds: Iterable[PackagePin]
+) -> tuple[tuple[PackagePin, ...], list[Omission]]:
+    """Return the pins with the constraints of their packages, sorted, and the omissions of all other constraints.
+
+    Raises ProjectFileError for constraints that exclude a required version.
+    """
+    pin_of = {pin.package: pin for pin in pins}
+    bounds_of: dict[str, list[PackagePin]] = {}
+    unused: dict[str, list[PackagePin]] = {}
+    errors: ErrorList[ProjectFileError] = ErrorList()
+    for bound in bounds:
+        if bound.package in pin_of:
+            bounds_of.setdefault(bound.package, []).append(bound)
+        else:
+            unused.setdefault(str(bound.places[0].file), []).append(bound)
+    for name, bounding in bounds_of.items():
+        try:
+            pin_of[name] = join([pin_of[name], *bounding], f"the constraint of {name} excludes the required version")
+        except ProjectFileError as error:
+            errors.append(error)
+    raise_all(errors)
+    return tuple(pin_of[name] for name in sorted(pin_of)), list(map(_unused, unused.values()))
 
 
 def is_path(text: str) -> bool:

@@ -247,11 +247,11 @@ def test_an_sdist_that_no_component_declares_is_built_for_its_metadata(
 
     monkeypatch.setattr("imagegen.lock.sdist.Sandbox", StandInSandbox)
     monkeypatch.setattr("imagegen.image.base.rootfs", lambda *_: tmp_path)
-    made = workspace.make()
-    (runtime,) = (wheel for wheel in made.wheels if wheel.name == "runtime")
+    new_lock = workspace.make()
+    (runtime,) = (wheel for wheel in new_lock.wheels if wheel.name == "runtime")
     assert runtime.sdist and [wheel.name for wheel in runtime.sdist.build_requires] == ["setuptools"]
-    assert "helper" in {wheel.name for wheel in made.wheels}
-    assert contradictions(made, workspace.cell) == ()
+    assert "helper" in {wheel.name for wheel in new_lock.wheels}
+    assert contradictions(new_lock, workspace.cell) == ()
 
 
 @pytest.mark.parametrize("how", ["checksum", "encrypted", "lzma"])

@@ -14,6 +14,7 @@ from imagegen.core.errors import Location, LockError, ProjectFileError
 from imagegen.projects import locks
 from imagegen.projects.model import COMMIT as COMMIT_FIX
 from imagegen.projects.model import OWN_PACKAGE, DeclaringFile, MarkerTarget, Recovered
+from imagegen.projects.names import uv_keys
 
 LINUX = MarkerTarget("3.12.6")
 INDEX = 'source = { registry = "https://i.example.org/simple" }'
@@ -326,6 +327,57 @@ def test_a_project_with_a_build_system_is_a_package(tmp_path: Path, tables: str,
     own = [(each.package, each.directory, each.extras) for each in found.pins if each.directory]
     assert own == ([("my-app", tmp_path, ("x",))] if is_package else [])
     assert {"a", "b"} <= {each.package for each in found.pins}
+
+
+UV_KEYS = {
+    "constraint-dependencies": '["a<3"]', "dependency-metadata": '[{name = "a"}]', "dev-dependencies": '["d"]',
+    "exclude-dependencies": '["b"]', "exclude-newer": '"2026-01-01"', "extra-index-url": '["https://i.example.org"]',
+    "find-links": '["https://e.org"]', "index": '[{name = "i", url = "https://i.example.org/simple"}]',
+    "no-binary-package": '["a"]', "override-dependencies": '["b==2"]', "package": "true",
+    "pip": '{torch-backend = "cu126"}',
+    "prerelease": '"allow"', "resolution": '"lowest"', "sources": '{a = {git = "https://e.org/a.git"}}',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", [*UV_KEYS, "a-future-key", *sorted(uv_keys("silent"))])
+def test_every_key_of_uv_is_taken_or_listed_or_declared_irrelevant(tmp_path: Path, key: str) -> None:
+    def recovered(table: str) -> Recovered:
+        text = f'[project]\nname = "p"\ndependencies = ["a>=1", "b"]\n[tool.uv]\n{table}'
+        return locks.read_pyproject(write(tmp_path, "pyproject.toml", text)).recover(LINUX)
+
+    with_key, without = recovered(f"{key} = {UV_KEYS.get(key, '[]')}\n"), recovered("")
+    assert (with_key == without) == (key in uv_keys("silent"))
+    listed = [omission for omission in with_key.omissions if omission not in without.omissions]
+    assert len(listed) == (key not in uv_keys("taken") | uv_keys("silent") or key == "sources")
+    assert [omission.place.line for omission in listed] == ([3 if key == "sources" else 5] if listed else [])
+
+
+def test_constraints_and_overrides_of_uv_are_recovered_with_their_lines(tmp_path: Path) -> None:
+    uv = '[tool.uv]\noverride-dependencies = ["b==5"]\nconstraint-dependencies = [\n  "a<2",\n  "other<3",\n]\n'
+    text = f'[project]\nname = "p"\ndependencies = ["a>=1", "b"]\n{uv}'
+    recovered = locks.read_pyproject(write(tmp_path, "pyproject.toml", text)).recover(LINUX)
+    assert pins(recovered) == {"a": (">=1,<2", 3), "b": ("", 3)}
+    assert [(pin.package, pin.specifier, pin.places[0].line) for pin in recovered.overrides] == [("b", "==5", 5)]
+    assert [omission.place.line for omission in recovered.omissions] == [6]
+
+
+@pytest.mark.parametrize("file", ['["r.txt"]', '"r.txt"'])
+@pytest.mark.parametrize("system", ["", "[build-system]\nrequires = []\n"])
+def test_dynamic_dependencies_of_a_file_are_read(tmp_path: Path, file: str, system: str) -> None:
+    write(tmp_path, "r.txt", "a==1\n-e git+https://e.org/b.git#egg=b\n")
+    dynamic = f"[tool.setuptools.dynamic]\ndependencies = {{file = {file}}}\n"
+    text = f'{system}[project]\nname = "p"\ndynamic = ["dependencies"]\n{dynamic}'
+    recovered = locks.read_pyproject(write(tmp_path, "pyproject.toml", text)).recover(LINUX)
+    assert pins(recovered)["a"] == ("==1", 1)
+    assert [omission.place.line for omission in recovered.omissions] == [2]
+    assert recovered.unknown_base is None
+
+
+def test_dependencies_that_only_the_build_backend_knows_leave_the_cuda_unknown(tmp_path: Path) -> None:
+    text = '[build-system]\nrequires = []\n[project]\nname = "p"\ndynamic = ["dependencies"]\n'
+    recovered = locks.read_pyproject(write(tmp_path, "pyproject.toml", text)).recover(LINUX)
+    assert recovered.unknown_base is not None
+    assert [omission.is_package for omission in recovered.omissions] == [False]
 
 
 @pytest.mark.parametrize("text", ['[project]\nname = "a"\ndynamic = ["dependencies"]\n', "[tool.x]\n"])

@@ -219,8 +219,8 @@ class PackageResolver:
         compiled = {component.package for component in components if component.compiled}
         for pinned in pins:
             wheel = self.target.best((remote.filename, remote) for remote in pinned.wheels)
-            if file := wheel or (pinned.sdist if pinned.name in sdists or pinned.name not in compiled else None):
-                chosen.append((pinned, file))
+            if remote := wheel or (pinned.sdist if pinned.name in sdists or pinned.name not in compiled else None):
+                chosen.append((pinned, remote))
             else:
                 errors.append(no_wheel(pinned, self.target, self.cell))
         if errors:
