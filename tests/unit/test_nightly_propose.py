@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from imagegen.app.nightly import sentences
 from imagegen.app.nightly.propose import Proposal
 from imagegen.app.nightly.releases import NewerRelease, ReleaseIndex
 from imagegen.core.errors import BaseError
@@ -18,6 +19,7 @@ from tests.support.golden import Golden
 from tests.support.lock_workspace import Chooser
 from tests.support.nightly_project import Toy
 from tests.support.nightly_week import BASE, Week, day, rule, versions, with_deb
+from tests.support.shipped_locks import shipped_lock
 
 
 def rejected(proposal: Proposal) -> dict[str, tuple[str, str, str]]:
@@ -145,3 +147,12 @@ def test_an_index_that_does_not_answer_is_reported(tmp_path: Path, golden: Golde
         == ()
     )
     golden.check(said[0])
+
+
+def test_each_package_that_changes_is_named(toy: Toy) -> None:
+    """A summary only counts more than three."""
+    before = shipped_lock("cpu-grpo-cpu-py311")
+    gone = ["certifi", "filelock", "packaging", "pyyaml", "regex"]
+    after = replace(before, wheels=tuple(wheel for wheel in before.wheels if wheel.name not in gone), record=None)
+    text = "\n".join(sentences.sentences(Proposal(toy.cell, "2026-11-28", before, after)))
+    assert [name for name in gone if f"{name} " not in text] == []

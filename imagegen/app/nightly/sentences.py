@@ -31,9 +31,12 @@ def sentences(proposal: Proposal, facts: ComparisonFacts = _NOTHING) -> list[str
     earlier = [*_moved_before(proposal.file, before)]
     comparable = replace(before, record=None) if earlier else before  # it is of other locks, and so are its layers
     changed = difference(of_lock("before", "lock", comparable), of_lock("after", "lock", after), facts)
+    summary = [] if changed.empty else wording.sentences(changed)
+    unnamed = [change for change in changed.packages if not any(f"{change.name} " in sentence for sentence in summary)]
     return [
         *earlier,
-        *([] if changed.empty else wording.sentences(changed)),
+        *summary,
+        *([f"packages: {', '.join(map(wording.arrow, unnamed))}"] if unnamed else []),
         *_security(before, after),
         *dict.fromkeys(
             f"{prefix}{sentence}" for prefix, old, new in pairs(before, after) for sentence in _matrix(old, new)
