@@ -133,6 +133,12 @@ def check(subject: Subject) -> Iterator[Finding]:
         yield Finding(severity, "api-import", package, first.path, str(first), details)
 
 
+def _is_public(module: str) -> bool:
+    """Return whether users may import a module; private ones count if public ones import them."""
+    components = module.split(".")
+    return _DEVELOPMENT.isdisjoint(components) and not any(name.startswith("_") for name in components)
+
+
 @dataclass(frozen=True, slots=True)
 class _File:
     package: Package
@@ -203,7 +209,7 @@ class _Walk:
             name
             for package in self.packages
             for path in sorted(self._modules.importing(package, tops))
-            if (name := module_name(path)) and self._files.get(name) and _DEVELOPMENT.isdisjoint(name.split("."))
+            if (name := module_name(path)) and self._files.get(name) and _is_public(name)
         ]
         unused = {
             imported

@@ -51,6 +51,8 @@ def names(source: str) -> set[str]:
         ("if is_slow():\n    raise ImportError\nfrom hub import Old", {"hub.Old"}),
         ("try:\n    if slow: raise Slow\n    from hub import Old\nexcept Slow: pass", set()),
         ("try:\n    if slow: raise Slow\nexcept Slow: pass\nelse:\n    from hub import Old", set()),
+        ("try:\n    v = version('hub')\nexcept Absent: pass\nelse:\n    from hub import Old", set()),
+        ("try:\n    v = version('hub')\n    from hub import Old\nexcept Absent: pass", set()),
         ("try:\n    import hub\nexcept Slow: pass\nelse:\n    from hub import Old", {"hub", "hub.Old"}),
         ("while slow:\n    break\nfrom hub import Old", {"hub.Old"}),
         ("for i in range(3):\n    from hub import Old", set()),

@@ -49,6 +49,7 @@ from imagegen.audit.api.uses import handles
 from imagegen.audit.catalogue import data
 
 _MAJOR = {"==": "major", "!=": "not major"}  # comparisons of the first digit
+_ASKING = {"version", "get_version", "get_pkg_version", "distribution", "get_distribution", "find_spec"}
 _LEAVES = (ast.Raise, ast.Return, ast.Continue, ast.Break)
 _STANDARD = sys.stdlib_module_names
 # Source: numpy/__multiarray_api.h of NumPy 1.21 to 2.3, _import_array
@@ -425,6 +426,7 @@ class _Reader:
         guarded = replace(context, guarded=True)
         catching = [handler for handler in node.handlers if handles(handler.type)]
         survives = any(not isinstance(handler.body[-1], ast.Raise) for handler in catching)
+        survives = survives or any(map(_asks_for_distribution, node.body))
         after = self.read(node.body, guarded if survives else replace(context, trying=True))
         for handler in node.handlers:
             self.read(handler.body, guarded)
@@ -507,6 +509,12 @@ class _Reader:
         is_read = name.partition(".")[0] not in _STANDARD or removed_name(name)
         if is_read and not context.guarded and not context.typing:
             self.names.append(ImportedName(name, modules, line, context.tests))
+
+
+def _asks_for_distribution(node: ast.stmt) -> bool:
+    """Return whether a statement calls a function such as importlib.metadata.version, which raises if one is absent."""
+    called = ((dotted(call.func) or [""])[-1] for call in walk(node) if isinstance(call, ast.Call))
+    return not _ASKING.isdisjoint(called)
 
 
 def _imported_names(node: ast.ImportFrom) -> set[str]:
