@@ -156,11 +156,17 @@ def _add_spec(environment: CondaFile, text: str, location: Location) -> None:
     spec = _SPEC.fullmatch(text.strip()) if len(text) <= _LONGEST else None
     if spec is None:
         raise ValueError("a specification is a name with a version, as in numpy=1.26")
-    name, version = spec["name"].lower(), specifier(spec["rest"])
-    if name == "python":
-        environment.python = version
+    name, version = spec["name"].lower(), spec["rest"]
+    if name == "python":  # the axis has minor versions
+        environment.python = re.sub(r"==(\d+\.\d+)\.\d+(?:\.\*)?$", r"==\1.*", specifier(version))
         return
-    parse_specifier(version)
+    pypi = conda_names().pypi.get(name)
+    if pypi == "torch" and (release := re.search(r"cuda_?(\d+\.\d+)", version)):
+        environment.specs.append(("pytorch-cuda", release[1], location))  # of its build: py3.11_cuda12.6_cudnn9.5.1_0
+    if pypi:
+        version = specifier(version)
+        parse_specifier(version)
+        version = re.sub(r"==(\d+\.\d+\.\d+)\.\*$", r"==\1", version) if pypi == "torch" else version
     environment.specs.append((name, version, location))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import dropwhile, pairwise
 from pathlib import Path
@@ -44,7 +44,6 @@ from imagegen.projects.names import (
     pythons_in_commands,
 )
 
-_PYTHON = re.compile(r"(?:.*/)?python3?(?:\.\d+)?")
 _PIP = re.compile(r"(?:.*/)?pip3?(?:\.\d+)?")
 _APT = frozenset({"apt", "apt-get"})
 _SHELLS = frozenset({"sh", "bash", "/bin/sh", "/bin/bash"})
@@ -121,7 +120,8 @@ class Dockerfile:
         stages = self._stages()
         position = _position(stages, self.stage) if self.stage else len(stages) - 1
         recovered = recovery.run(_chain(stages, position), self._globals())
-        return replace(recovered, other_stages=tuple(_label(stages, at) for at in _final(stages) if at != position))
+        others = _final(stages) if recovered.pins else range(len(stages))  # an environment may be copied from any
+        return replace(recovered, other_stages=tuple(_label(stages, at) for at in others if at != position))
 
     def _globals(self) -> Variables:
         """Return the variables before the first FROM, which names of images may use."""
@@ -146,7 +146,7 @@ class Dockerfile:
             if not words or (len(words) > 1 and (len(words) != 3 or words[1].lower() != "as")):
                 raise malformed("FROM names no image", location, fix="FROM IMAGE [AS NAME]")
             name = words[2].lower() if len(words) > 1 else ""
-            image = variables.expand(words[0], unknown, location) or words[0]
+            image = variables.expand(words[0].strip("\"'"), unknown, location) or words[0]
             instructions = self.instructions[start + 1 : end]
             stages.append(BuildStage(image, name, location.line or 0, instructions, tuple(unknown)))
         if not stages:
@@ -241,6 +241,7 @@ class _DockerfileRecovery:
     base: list[PackagePin] = field(default_factory=list)
     cuda: tuple[str, Location] | None = None
     unknown_base: tuple[str, Location] | None = None
+    clone: tuple[str, Omission] | None = None  # the repository that a RUN clones, and its line
     has_own_build: bool = False  # the base's torch is on no index
     gpus: dict[str, None] = field(default_factory=dict)  # in the order of the file
 
@@ -389,6 +390,7 @@ class _DockerfileRecovery:
         if instruction.document and re.match(r"\s*(?:\S*sh\s+)?<<", body):
             pieces = list(instruction.document)
         self.config.begin_run()
+        self.clone = None
         self.config.loader.document = "".join(piece.text for piece in instruction.document)
         for command in commands(tuple(pieces), self.variables, self.path):
             self._command(command)
@@ -410,11 +412,8 @@ class _DockerfileRecovery:
         location, text = Location(self.path, command.lines[0]), redact(" ".join(words))[:_SHOWN]
         packages, kind = _installed(words)
         if kind is None:
-            if why := self.config.changed(words):
-                self._omit(location, text, why, "change it in the project")
-            elif words[0] not in command_words("silent"):
-                self._omit(location, text, "only apt, pip and uv are read, and nothing runs", REPLACE)
-        elif kind == "other":
+            self._unread(words, text, location)
+        elif kind == "other" or (kind == "uninstall" and (command.is_conditional or command.unknown)):
             return
         elif command.is_conditional:
             why = "whether it runs is known only when it runs"
@@ -428,6 +427,8 @@ class _DockerfileRecovery:
                 "give it a default by ARG, or add the packages that it installs by hand",
                 package=True,
             )
+        elif kind == "uninstall":
+            self._uninstall({canonicalize_name(word) for word in packages})
         elif kind == "apt":
             self._apt(packages, command.lines)
         elif kind == "pip":
@@ -435,6 +436,22 @@ class _DockerfileRecovery:
         elif kind == "project":
             fix = "`imagegen import uv.lock`, or `imagegen import pyproject.toml`"
             self._omit(location, text, "the packages come from the project's own files", fix, package=True)
+
+    def _unread(self, words: list[str], text: str, location: Location) -> None:
+        """Record the omission of a command that is not read, unless it leaves nothing behind."""
+        if why := self.config.changed(words):
+            self._omit(location, text, why, "change it in the project")
+        elif words[0] not in command_words("silent"):
+            is_conda = words[0].endswith(("conda", "mamba")) and not {"install", "create"}.isdisjoint(words)
+            self._omit(location, text, "only apt, pip and uv are read, and nothing runs", REPLACE, package=is_conda)
+            if words[:2] == ["git", "clone"]:
+                address = next((word for word in words if re.match(r"(?:https?|ssh|git)(?:://|@)", word)), "")
+                self.clone = (address, self.omissions[-1]) if address else None
+
+    def _uninstall(self, packages: Collection[str]) -> None:
+        self.base = [pin for pin in self.base if pin.package not in packages]
+        lines = self.reader.file.lines
+        lines[:] = [line for line in lines if canonicalize_name(re.split(r"[^\w.-]", line.text)[0]) not in packages]
 
     def _apt(self, words: list[str], lines: tuple[int, ...]) -> None:
         remaining = _Words(words, lines)
@@ -486,6 +503,10 @@ class _DockerfileRecovery:
     def _requirement(self, word: str, location: Location, option: str = "") -> None:
         """Read a requirement, which may be a directory that COPY brought."""
         directory = self.config.source(word.partition("[")[0]) if requirements.is_path(word) else None
+        if self.clone and word.startswith(".") and directory is None:  # one statement: the clone and its installation
+            address, omission = self.clone
+            self.omissions = [other for other in self.omissions if other is not omission]
+            word, option = f"git+{address}", "-e "
         self.reader.line(f"{option}{word}", location, directory=directory)
 
     def _file(self, option: str, name: str, location: Location) -> None:
@@ -517,7 +538,7 @@ def _installed(words: list[str]) -> tuple[list[str], str | None]:
     if words[0] in _APT:
         at = next((at for at, word in enumerate(words) if word == "install"), None)
         return (words[at + 1 :], "apt") if at else ([], None)
-    if _PYTHON.fullmatch(words[0]) and words[1:3] == ["-m", "pip"]:
+    if words[1:3] == ["-m", "pip"]:
         words = ["pip", *words[3:]]
     if words[0] in ("uv", "/root/.local/bin/uv") and words[1:2] == ["pip"]:
         words = ["pip", *words[2:]]
@@ -527,7 +548,8 @@ def _installed(words: list[str]) -> tuple[list[str], str | None]:
         return words[2:], "pip"
     if _PIP.fullmatch(words[0]):
         at = next((at for at, word in enumerate(words[1:], 1) if not word.startswith("-")), None)
-        return (words[at + 1 :], "pip") if at and words[at] == "install" else ([], "other")
+        kind = {"install": "pip", "uninstall": "uninstall"}.get(words[at], "other") if at else "other"
+        return (words[at + 1 :] if at else [], kind)
     return [], None
 
 
@@ -536,5 +558,5 @@ def _last_wins(lines: Iterable[requirements.Line]) -> list[requirements.Line]:
     line_of: dict[str, requirements.Line] = {}
     for line in lines:
         name = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*(?=\s*(?:\[|[=<>!~;@]|$))", line.text)
-        line_of[canonicalize_name(name[0]) if name else line.text] = line
+        line_of[canonicalize_name(name[0]) if name else f"{line.directory or (line.text, line.location)}"] = line
     return list(line_of.values())

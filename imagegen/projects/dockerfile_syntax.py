@@ -285,7 +285,10 @@ def _command(words: list[tuple[str, int]], variables: Variables, is_conditional:
             skip = False
         else:
             expanded = variables.expand(word, unknown, Location(path, line))
-            expanded_words += [(text, line) for text in (expanded.split() if "$" in word else [expanded])]
+            expanded_words += [
+                (text, line)
+                for text in (expanded.split() if "$" in word and not re.search(r"\s", word) else [expanded])
+            ]
     if not expanded_words:
         return None
     lines = tuple(line for _, line in expanded_words)

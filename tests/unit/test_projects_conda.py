@@ -123,3 +123,22 @@ def test_each_name_has_one_equal() -> None:
     tables = [set(names.pypi), set(names.debian), set(names.cuda), set(names.base)]
     assert sum(map(len, tables)) == len(set.union(*tables))
     assert all(canonicalize_name(each) == each for each in names.pypi.values())
+
+
+def test_versions_of_conda_are_read_only_of_packages_that_are_taken(tmp_path: Path) -> None:
+    """The lines of `conda env export`: libraries of conda's runtime have versions that PEP 440 lacks."""
+    lines = [
+        "python=3.11.4=h955ad1f_0",
+        "jpeg=9e",
+        "tzdata=2025a",
+        "openssl=1.1.1w=h7f8727e_0",
+        "cuda-cudart=12.4.127=0",
+    ]
+    lines += ["pytorch=2.6.0=py3.11_cuda12.4_cudnn9.1.0_0", "a-tool=9e", "numpy=1.26.4"]
+    text = "dependencies:\n" + "".join(f"  - {line}\n" for line in lines)
+    environment = conda.parse(text, tmp_path / "environment.yml")
+    recovered = environment.recover(MarkerTarget("3.11"))
+    assert environment.python == "==3.11.*"
+    assert {pin.package: pin.specifier for pin in recovered.pins} == {"numpy": "==1.26.4.*", "torch": "==2.6.0"}
+    assert recovered.cuda is not None and recovered.cuda[0] == "12.4"
+    assert [(omission.place.line, omission.is_package) for omission in recovered.omissions] == [(8, True)]

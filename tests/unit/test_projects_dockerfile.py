@@ -425,3 +425,53 @@ COPY missing.conf /etc/ld.so.conf.d/
     assert found.ldconfig == {}
     assert [each.place.line for each in found.omissions] == [3, 4, 5, 6, 7, 8]
     golden.check(found.omissions[1].why)
+
+
+def test_each_clone_that_is_installed_is_one_missing_package(tmp_path: Path) -> None:
+    text = """\
+FROM debian:12
+RUN git clone https://e.org/a/one && cd one && pip install -e .
+RUN git clone --depth 1 https://e.org/a/two.git && cd two && pip install .
+RUN git clone https://e.org/a/data
+RUN pip install numpy
+"""
+    recovered = recover(tmp_path, text)
+    packages = [(omission.place.line, omission.is_package) for omission in recovered.omissions]
+    assert packages == [(2, True), (3, True), (4, False)]
+    assert all(
+        name in omission.what for omission, name in zip(recovered.omissions, ("one", "two", "data"), strict=True)
+    )
+
+
+def test_an_uninstalled_package_is_not_recovered(tmp_path: Path) -> None:
+    text = """\
+FROM pytorch/pytorch:2.8.0-cuda12.6-cudnn9-devel
+RUN pip install xformers==0.0.32 numpy && pip uninstall -y xformers torch
+"""
+    assert [pin.package for pin in recover(tmp_path, text).pins] == ["numpy"]
+
+
+@pytest.mark.parametrize(
+    ("command", "pins", "missing"),
+    [
+        ("/opt/sim/python.sh -m pip install vllm==0.11.0", ["numpy", "vllm"], 0),
+        ("conda install -y faiss-gpu", ["numpy"], 1),
+        ("micromamba create -n x python=3.12 faiss-gpu", ["numpy"], 1),
+        ("conda clean -a", ["numpy"], 0),
+        ('A=1 pip install "b @ git+https://e.org/b@${SHA}"', ["numpy"], 1),
+    ],
+)
+def test_other_installers_count(tmp_path: Path, command: str, pins: list[str], missing: int) -> None:
+    recovered = recover(tmp_path, f"FROM debian:12\nARG SHA={'1' * 40}\nRUN pip install numpy\nRUN {command}\n")
+    assert [pin.package for pin in recovered.pins] == pins
+    assert sum(omission.is_package for omission in recovered.omissions) == missing
+
+
+def test_quotes_are_not_a_part_of_the_base(tmp_path: Path) -> None:
+    recovered = recover(tmp_path, 'ARG B="nvidia/cuda:12.8.1-devel-ubuntu22.04"\nFROM "${B}"\nRUN pip install numpy\n')
+    assert recovered.cuda is not None and recovered.cuda[0] == "12.8"
+
+
+def test_a_stage_without_packages_names_the_stages_that_may_have_them(tmp_path: Path) -> None:
+    text = "FROM debian:12 AS build\nRUN pip install numpy\nFROM debian:12\nCOPY --from=build /opt/venv /opt/venv\n"
+    assert recover(tmp_path, text).other_stages == ("build",)
