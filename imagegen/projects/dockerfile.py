@@ -120,8 +120,8 @@ class Dockerfile:
         stages = self._stages()
         position = _position(stages, self.stage) if self.stage else len(stages) - 1
         recovered = recovery.run(_chain(stages, position), self._globals())
-        others = _final(stages) if recovered.pins else range(len(stages))  # an environment may be copied from any
-        return replace(recovered, other_stages=tuple(_label(stages, at) for at in others if at != position))
+        offered = _final(stages) if recovered.pins else range(len(stages))  # an environment may be copied from any
+        return replace(recovered, other_stages=tuple(_label(stages, at) for at in offered if at != position))
 
     def _globals(self) -> Variables:
         """Return the variables before the first FROM, which names of images may use."""

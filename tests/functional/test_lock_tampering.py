@@ -187,7 +187,7 @@ ATTACKS: dict[str, tuple[Callable[[Lock], Lock], str]] = {
 
 @pytest.mark.fault(
     "Matrices, rules, locks",
-    "a lock without a record takes a wheel from an attacker's host, from another index, or from sources",
+    "a lock without a record takes a wheel from an attacker's host, from another index, or from sources of one",
     "refused: names the package",
 )
 @pytest.mark.parametrize("attack", ATTACKS)
