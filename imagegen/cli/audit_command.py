@@ -19,7 +19,7 @@ from imagegen.core.errors import OptionConflictError
 
 
 @click.command("audit")
-@click.argument("what", nargs=-1, metavar="[CELL | WHEEL...]")
+@click.argument("subjects", nargs=-1, metavar="[CELL | WHEEL...]")
 @click.option("--image", metavar="REF", help="An image in Docker or in a registry.")
 @click.option("--site-packages", "site", metavar="DIR", type=click.Path(path_type=Path), help="Installed packages.")
 @click.option("--gpu", "gpus", multiple=True, metavar="NAME", help='The GPU to run on: sm_120, H100, "RTX 5090".')
@@ -38,7 +38,7 @@ def command(
     app: App,
     ctx: click.Context,
     *,
-    what: tuple[str, ...],
+    subjects: tuple[str, ...],
     image: str | None,
     site: Path | None,
     gpus: tuple[str, ...],
@@ -63,13 +63,13 @@ def command(
             explain,
             error,
             as_json=as_json,
-            alone=not (several or any((what, image, site, gpus, driver, torch, sarif_file))),
+            alone=not (several or any((subjects, image, site, gpus, driver, torch, sarif_file))),
         )
         return
     # late, because it imports the readers of images
     from imagegen.app.audit_subjects import AuditArguments, find_gpus, run_audits
 
-    required = AuditArguments(what, find_gpus(app.session, gpus), driver, image, site, torch)
+    required = AuditArguments(subjects, find_gpus(app.session, gpus), driver, image, site, torch)
     required.check()
     if sarif_file:
         check_writable(sarif_file)

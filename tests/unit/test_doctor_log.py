@@ -131,11 +131,11 @@ def test_the_time_of_a_long_log_grows_with_its_length(monkeypatch: pytest.Monkey
     """The tracebacks that are examined are bounded, and so is the text of each."""
     examined: list[int] = []
 
-    def explain(text: str, *_: object) -> list[object]:
+    def explain(text: str, **_: object) -> list[object]:
         examined.append(len(text))
         return []
 
-    monkeypatch.setattr(doctor_log, "_explain", explain)
+    monkeypatch.setattr(doctor_log, "explain_symbols", explain)
     doctor_log.unexplained("".join(traceback(f"KeyError: {number}") for number in range(1000)), MODELS, ())
     doctor_log.unexplained("Traceback (most recent call last):\n" + "  frame\n" * 30_000, MODELS, ())
     assert len(examined) <= 21

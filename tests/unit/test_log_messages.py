@@ -37,7 +37,7 @@ def ids(truth: ModuleType, log: str) -> list[str]:
     return [name for finding in findings for name in truth.ids_of(finding)]
 
 
-@pytest.mark.parametrize("draw", ["first", "later", "last", "held"])
+@pytest.mark.parametrize("draw", ["first", "later", "last", "held", "final"])
 def test_most_messages_of_threads_are_explained_and_hardly_one_wrongly(truth: ModuleType, draw: str) -> None:
     verdicts = Counter(verdict for _, verdict in truth.judged(draw))
     assert verdicts["right"] >= 0.7 * verdicts.total()

@@ -61,7 +61,7 @@ _OLD_PROTOC = re.compile(rb"^\w+ = _descriptor\.(?:File|Enum)?Descriptor\(", re.
 # google/protobuf/runtime_version.py.
 _NEW_PROTOC = re.compile(rb"\.ValidateProtobufRuntimeVersion\(\s*[\w.]+\.PUBLIC,\s*(\d+),\s*(\d+),\s*(\d+),")
 _ANNOTATED = VersionTest(PYTHON, "<", "3.14")  # Pythons that evaluate annotations at once (PEP 649)
-_CREATING = re.compile(rb"\bmodules\[(?!__name__\]|[\"'])[^\n=]+\] = ")
+_CREATING = re.compile(rb"\bmodules\[(?!__name__\]|[\"'])[^\n=\[\]]++\] = ")
 _SUFFIXES = re.compile(rb"\bname\.endswith\([\"'](\w+)[\"']\)")
 _LAZY = (b"__getattr__", b"_LazyModule")  # PEP 562, and the class of transformers that diffusers and others copy
 

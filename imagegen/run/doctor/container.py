@@ -67,8 +67,8 @@ def examine_log(
     findings = explain_log(log, models, rules, packages, machine)
     rows = (_row("log", _LOG, findings), _row(SYMBOLS, _SYMBOLS, findings))
     number = sum(finding.severity == "error" for finding in findings)
-    rest = any(finding.severity == UNKNOWN for finding in findings)
-    summary = counted(number, "explanation") + (", and a part without explanation" if rest else "")
+    unknown = any(finding.severity == UNKNOWN for finding in findings)
+    summary = counted(number, "explanation") + (", and a part without explanation" if unknown else "")
     return Diagnosis(where, None, summary if number else "not known", rows, tuple(findings))
 
 

@@ -100,7 +100,7 @@ def _rules_in(log: str, rules: Sequence[Rule]) -> dict[str, list[Rule]]:
     for message, candidates in by_message.items():
         if message in plain and not symbols_of_torch(message):
             fitting = candidates
-            if any(not known.general for known, _ in find_messages(message)):
+            if any(not entry.general for entry, _ in find_messages(message)):
                 lines = [line.replace("_", "-") for line in log.splitlines() if message in " ".join(line.split())]
                 fitting = [rule for rule in candidates if any(name in line for name in rule.leaders for line in lines)]
             meant |= {message: fitting} if fitting else {}
@@ -120,7 +120,7 @@ def _line(log: str, start: int, end: int) -> str:
 
 
 def unexplained(log: str, models: Models, rules: Sequence[Rule]) -> str:
-    """Describe the tracebacks of a log that have no explanation and are no effects; return "" if there are none."""
+    """Describe the tracebacks of a log without an explanation, except effects; return "" if there are none."""
     lines: list[str] = []
     for number, (text, line) in enumerate(_tracebacks(log)):
         if number >= _MOST:
@@ -169,7 +169,7 @@ def _words(log: str, packages: AbstractSet[str]) -> str:
     """Return the versions that the log names as words of a question: "torch==2.8.0 gpu==sm_120"."""
     versions: dict[str, str] = {}
     for match in _VERSION.finditer(log):
-        name = canonicalize_name(match[1])
+        name: str = canonicalize_name(match[1])
         if name in packages:
             versions.setdefault(name, match[2])
         elif name == "driver" or (name == "cuda" and "ersion" not in match[0]):  # nvidia-smi's is the driver's
@@ -181,6 +181,6 @@ def _words(log: str, packages: AbstractSet[str]) -> str:
         cuda = Version(f"{int(number) // 1000}.{int(number) % 1000 // 10}")
         drivers = [release.driver for release in releases() if Version(release.cuda) <= cuda]
         versions.setdefault("driver", drivers[-1].partition(".")[0])
-    if versions and not packages.intersection(versions):
+    if versions and not packages & versions.keys():
         versions = {"torch": "VERSION", **versions}
     return " ".join(f"{name}=={version}" for name, version in versions.items())
