@@ -22,7 +22,6 @@ from imagegen.run.doctor.symbols import SYMBOLS
 
 _ENDING = "it runs, or has ended well"
 _LOG = "its log has no message that is known to mean something else"
-_SYMBOLS = "it calls no symbol of torch undefined"
 
 
 def examine_container(engine: Engine, name: str, models: Models, rules: Sequence[Rule] = ()) -> Diagnosis:
@@ -65,11 +64,13 @@ def examine_log(
 ) -> Diagnosis:
     """Explain a log or a traceback called `where`; the other parameters are as in `explain_log`."""
     findings = explain_log(log, models, rules, packages, machine)
-    rows = (_row("log", _LOG, findings), _row(SYMBOLS, _SYMBOLS, findings))
+    rows = [_row("log", _LOG, findings)]
+    if any(finding.check == SYMBOLS for finding in findings):
+        rows.append(_row(SYMBOLS, "", findings))
     number = sum(finding.severity == "error" for finding in findings)
     unknown = any(finding.severity == UNKNOWN for finding in findings)
     summary = counted(number, "explanation") + (", and a part without explanation" if unknown else "")
-    return Diagnosis(where, None, summary if number else "not known", rows, tuple(findings))
+    return Diagnosis(where, None, summary if number else "not known", tuple(rows), tuple(findings))
 
 
 def check_ending(container: ContainerInfo) -> list[Finding]:
