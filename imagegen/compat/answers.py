@@ -205,7 +205,7 @@ def _read_older(sources: Sources, question: Question, names: Collection[str]) ->
 
 
 def _nearest(sources: Sources, question: Question | None, answered: _Explained) -> Sequence[WorkingCombination]:
-    """Return the nearest combinations that work, without further warnings and unread releases, judged as questions."""
+    """Return the nearest combinations that work as questions, and add no failing imports or unread files."""
     nearest: list[WorkingCombination] = []
     if question is None or question.unknown:  # no change makes these names known
         return nearest
@@ -220,16 +220,17 @@ def _nearest(sources: Sources, question: Question | None, answered: _Explained) 
         changed = complete(changed, sources.knowledge)
         proposed = _explained(sources, changed)
         works = proposed.explanation.answer == "compatible" and proposed.unread.keys() <= answered.unread.keys()
-        if works and _rules(proposed) <= _rules(answered):
+        if works and _failing_imports(proposed) <= _failing_imports(answered):
             builds = tuple(needed_builds(changed, sources.matrix, lambda: sources.wheel_catalogue))
             command = question.command(suggestion.changes)
             nearest.append(WorkingCombination(dict(suggestion.changes), command, builds))
     return nearest
 
 
-def _rules(explained: _Explained) -> set[str]:
-    """Return the rules that conflicts and warnings of an answer break."""
-    return {rule.id for conflict in explained.explanation.conflicts for rule in conflict.rules}
+def _failing_imports(explained: _Explained) -> set[str]:
+    """Return the rules about imports that an answer breaks; a search for proposals does not know those of wheels."""
+    rules = (rule.id for conflict in explained.explanation.conflicts for rule in conflict.rules)
+    return {rule for rule in rules if rule.startswith("imports-")}
 
 
 def _neighbours(sources: Sources, question: Question, explanation: Explanation) -> dict[str, str]:

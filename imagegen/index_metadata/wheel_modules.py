@@ -23,6 +23,7 @@ from imagegen.audit.model import File, Package
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
 from imagegen.core.errors import FetchError
+from imagegen.core.layer_tar import DAMAGED, Allowance, Bounded, members
 from imagegen.core.net import Client, package_index, wheel_metadata
 from imagegen.core.net.package_index import DEFAULT, IndexLink
 from imagegen.core.store.cache import Cache
@@ -172,13 +173,15 @@ def sdist_sources(archive: bytes) -> dict[str, bytes]:
     Sources of a damaged archive, or after too many bytes, are left out.
     """
     sources: dict[str, bytes] = {}
-    with suppress(tarfile.TarError, OSError, EOFError, zlib.error), tarfile.open(fileobj=BytesIO(archive)) as members:
-        for member in members:
-            path = member.name.partition("/")[2].removeprefix("src/")
-            if path.endswith(".py") and member.size <= LONGEST and (file := members.extractfile(member)):
-                sources[path] = file.read()
-            if member.offset > _LONGEST_UNPACKED:
+    allowance = Allowance(contents=_LONGEST_UNPACKED)
+    with suppress(*DAMAGED, OSError, zlib.error), tarfile.open(fileobj=BytesIO(archive), tarinfo=Bounded) as tar:
+        for member in members(tar):
+            if not allowance.take(member.size, member.name):
                 break
+            path = member.name.partition("/")[2].removeprefix("src/")
+            file = tar.extractfile(member) if member.isreg() and member.size <= LONGEST else None
+            if file and path.endswith(".py"):
+                sources[path] = file.read()
     return sources
 
 

@@ -362,7 +362,7 @@ class _DockerfileRecovery:
 
     def _architectures(self, name: str, value: str) -> None:
         if name == "TORCH_CUDA_ARCH_LIST":
-            self.gpus |= {f"sm_{''.join(digits)}": None for digits in re.findall(r"(\d+)\.(\d)", value)}
+            self.gpus |= {f"sm_{''.join(digits)}": None for digits in re.findall(r"(\d{1,2})\.(\d)", value)}
 
     def _torch_backend(self, value: str, location: Location) -> None:
         """Record the index of PyTorch that uv takes for a backend such as cu126; uv chooses one itself for "auto"."""
