@@ -30,8 +30,8 @@ BRINGS = {
     "core.matrix_entry core.stopping core.temporary core.text core.types core.validation core.zip_archive",
     "checks": "",
     "compat": "audit audit.api audit.api.exports audit.api.getattrs audit.api.import_time audit.api.lookup "
-    "audit.api.required audit.api.signatures audit.api.source audit.api.uses audit.capability audit.catalogue "
-    "audit.demangle audit.gpu audit.lists audit.model audit.tags core core.compiled core.data core.deferred "
+    "audit.api.required audit.api.source audit.api.uses audit.capability audit.catalogue audit.demangle "
+    "audit.gpu audit.lists audit.model audit.tags core core.compiled core.data core.deferred "
     "core.errors core.gpu core.matrix_entry core.strict core.text core.types core.validation core.wheel_target "
     "oci oci.documents",
     "projects": "compat compat.harvested compat.metadata compat.rule core core.config core.data core.deferred "

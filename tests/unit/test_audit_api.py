@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from imagegen.audit.api import Api, RequiredName, exports
 from imagegen.audit.api.exports import Module
 from imagegen.audit.api.required import called, required, tops_of
-from imagegen.audit.api.signatures import Signatures, Source
 from imagegen.audit.api.source import LONGEST, walk
 from imagegen.audit.api.uses import NameUse, uses
+from tools.harvest.signatures import Signatures, Source
 
 NAMES = ("one", "two", "three")
 _NUMBERS = itertools.count()

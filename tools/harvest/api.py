@@ -20,7 +20,6 @@ from packaging.version import Version
 from imagegen.audit.api import Api, Module, RequiredName
 from imagegen.audit.api.exports import OPEN, listed, module, with_namespaces
 from imagegen.audit.api.required import called, required, tops_of
-from imagegen.audit.api.signatures import Signatures, Source
 from imagegen.audit.api.source import LONGEST, is_package, module_name
 from imagegen.audit.api.uses import NameUse, uses
 from imagegen.audit.imports import providers, starts
@@ -31,6 +30,7 @@ from imagegen.core.net import Client, package_index, wheel_metadata
 from imagegen.core.net.package_index import DEFAULT, IndexLink
 from imagegen.core.progress import Progress
 from tools.harvest.names_files import spans
+from tools.harvest.signatures import Signatures, Source
 
 SINCE = dt.date(2024, 7, 1)  # releases before that are not read
 _THREADS = 6  # wheels at once

@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from imagegen.audit.api.signatures import is_super_init
 from imagegen.audit.api.source import absolute, dotted, is_package, module_name, parse, walk
 
 _HANDLED = {"ImportError", "ModuleNotFoundError", "AttributeError", "TypeError", "Exception", "BaseException"}
@@ -355,6 +354,15 @@ def _identifiers(node: ast.AST) -> Iterator[str]:
             yield child.id
         elif isinstance(child, ast.Attribute):
             yield child.attr
+
+
+def is_super_init(node: ast.expr) -> bool:
+    """Return whether the expression is `super().__init__`."""
+    match node:
+        case ast.Attribute(value=ast.Call(func=ast.Name(id="super"), args=[]), attr="__init__"):
+            return True
+        case _:
+            return False
 
 
 def handles(kind: ast.expr | None) -> bool:

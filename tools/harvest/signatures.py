@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from imagegen.audit.api.source import absolute, dotted, parse
+from imagegen.audit.api.uses import is_super_init
 
 _DEEPEST = 12  # names that lead from one to the next
 _PLAIN = {"object", "ABC", "Generic", "Protocol"}  # bases without a constructor of their own
@@ -323,15 +324,6 @@ def _fields(node: ast.ClassDef) -> Iterator[str]:
     for statement in node.body:
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             yield statement.target.id
-
-
-def is_super_init(node: ast.expr) -> bool:
-    """Return whether the expression is `super().__init__`."""
-    match node:
-        case ast.Attribute(value=ast.Call(func=ast.Name(id="super"), args=[]), attr="__init__"):
-            return True
-        case _:
-            return False
 
 
 def _is(node: ast.expr, name: str) -> bool:
