@@ -32,8 +32,7 @@ from imagegen.core.types import minor
 _DATA = Path(__file__).parent / "data"
 PATHS = {"x86_64": _DATA / "torch-exports.zst", "aarch64": _DATA / "torch-exports-aarch64.zst"}  # by processor
 
-_FORM = "imagegen torch-exports 1"
-_LEVEL = 19  # 5 s, once for each release; 22 takes twice as long for 2 % less
+FORM = "imagegen torch-exports 1"
 _LONGEST = 64 << 20  # bytes of text; there are 8 MB
 
 # Entities of torch's namespaces by Itanium mangling (functions, variables, and the vtables, type information, thunks
@@ -45,8 +44,6 @@ _OWNED = re.compile(
 )
 _SHIM = ("aoti_torch_", "torch_")
 _GROUPS = re.compile(r"\n(?! )")  # between two sets of releases
-_NAME = re.compile(r"[!-~]+")  # a hostile file's names may hold anything
-_LOCAL = re.compile(r"_GLOBAL__N_|__nv_")  # of anonymous namespaces and nvcc's lambdas: local to one file
 
 
 def owned(symbol: str) -> bool:
@@ -99,34 +96,6 @@ def _load(path: Path) -> ExportIndex:
     return loads(path.read_bytes())
 
 
-def with_release(index: ExportIndex, release: str, exported: Iterable[str]) -> ExportIndex:
-    """Return `index` with the exports of `release`, which replace its earlier ones."""
-    earlier = [version for version in index.releases if version != release]
-    releases = sorted({*earlier, release}, key=Version)
-    masks = {version: 1 << releases.index(version) for version in releases}
-    names: dict[str, int] = {}
-    for name, old in index.names.items():
-        bits = sum(masks[member] for i, member in enumerate(index.releases) if old >> i & 1 and member != release)
-        if bits:
-            names[name] = bits
-    for name in exported:
-        if owned(name) and _NAME.fullmatch(name) and not _LOCAL.search(name):
-            names[name] = names.get(name, 0) | masks[release]
-    return ExportIndex(tuple(releases), names)
-
-
-def dumps(index: ExportIndex) -> bytes:
-    """Return the file, equal bytes for equal indexes: names and sets are sorted, and the compressor is pinned."""
-    sets: dict[int, list[str]] = {}
-    for name in sorted(index.names):
-        sets.setdefault(index.names[name], []).append(name)
-    lines = [_FORM, " ".join(index.releases)]
-    for bits in sorted(sets):
-        lines += [f"{bits:x}", *(f" {name}" for name in sets[bits])]
-    text = "\n".join([*lines, ""]).encode()
-    return zstandard.ZstdCompressor(level=_LEVEL).compress(text)
-
-
 def loads(data: bytes) -> ExportIndex:
     """Parse the bytes that `dumps` returns. Raises ValueError for any other bytes."""
     try:
@@ -134,7 +103,7 @@ def loads(data: bytes) -> ExportIndex:
     except (zstandard.ZstdError, UnicodeDecodeError) as error:
         raise ValueError(f"not an index of torch's exports: {error}") from error
     form, _, body = text.partition("\n")
-    if form != _FORM:
+    if form != FORM:
         raise ValueError(f'not an index of torch\'s exports: the file begins with "{form[:40]}"')
     releases, _, body = body.partition("\n")
     names: dict[str, int] = {}

@@ -40,11 +40,6 @@ def dumps(package: PackageReleases) -> bytes:
     return f'{{\n{top}  "versions": {versions}\n}}\n'.encode()
 
 
-def write(package: PackageReleases, path: Path) -> None:
-    """Replace the file at once, or leave it as it was. Raises MatrixError when it cannot be written."""
-    harvested.write(path, dumps(package))
-
-
 def _table(release: ReleaseMetadata) -> dict[str, Any]:
     table: dict[str, Any] = {"uploaded": release.uploaded} if release.uploaded else {}
     table |= {"python": release.python} if release.python else {}

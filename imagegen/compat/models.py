@@ -7,7 +7,6 @@ A type that the oldest release read (`since`) supports has that version: an olde
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
@@ -42,7 +41,7 @@ def load(directories: Sequence[Path]) -> Models:
 
 
 def parse(raw: bytes) -> Models:
-    """Raises ValueError for anything that `dumps` does not write."""
+    """Raises ValueError for anything that the harvest does not write."""
     try:
         fields = parse_json(raw)
         texts = {name: {str(key): str(value) for key, value in fields[name].items()} for name in ("since", "source")}
@@ -57,14 +56,3 @@ def parse(raw: bytes) -> Models:
         return Models(str(fields["read"]), texts["since"], texts["source"], first)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"it is not a table of model types: {error}") from error
-
-
-def dumps(models: Models) -> bytes:
-    """Return the file, with a line for each type. Equal types give equal bytes."""
-    lines = [
-        f"    {json.dumps(name)}: {json.dumps(models.first[name], sort_keys=True)}" for name in sorted(models.first)
-    ]
-    head = {"read": models.read, "since": models.since, "source": models.source}
-    top = "".join(f"  {json.dumps(key)}: {json.dumps(value, sort_keys=True)},\n" for key, value in head.items())
-    body = "{\n" + ",\n".join(lines) + "\n  }" if lines else "{}"
-    return f'{{\n{top}  "models": {body}\n}}\n'.encode()

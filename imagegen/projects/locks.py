@@ -475,10 +475,6 @@ def _table(parent: dict[str, Any], name: str) -> dict[str, Any]:
     return table if isinstance(table, dict) else {}
 
 
-def _address(requirement: Requirement) -> dict[str, str]:
-    return {"url": requirement.url} if requirement.url else {}
-
-
 def _source(source: Any, target: MarkerTarget) -> tuple[str, str]:
     """Return the kind and the address of the entry of `tool.uv.sources` for a target; "" and "" for none."""
     for entry in source if isinstance(source, list) else [source]:

@@ -12,9 +12,9 @@ import click
 import pytest
 
 from imagegen.cli import main
-from imagegen.compat import metadata
+from imagegen.compat import harvested, metadata
 from imagegen.compat.metadata import PackageReleases, load, names, path_of
-from imagegen.compat.metadata_file import write
+from imagegen.compat.metadata_file import dumps
 from tests.support import command_line
 from tests.support.golden import Golden
 from tests.support.package_index import Index, Offer
@@ -89,13 +89,13 @@ def test_a_file_moves_only_when_the_index_says_something_new(
 ) -> None:
     offer(index, "pack", "0.9", "1.0")
     path = path_of(tmp_path / "matrices", "pack")
-    write(PackageReleases("pack", "pypi", None, "1.0", (), {}), path)
+    harvested.write(path, dumps(PackageReleases("pack", "pypi", None, "1.0", (), {})))
     run("pack")
     first = load([tmp_path / "matrices"], "pack")
     assert first
     assert (list(first.releases), first.since) == (["1.0"], "1.0")
     long_ago = replace(first, read="2026-01-01")
-    write(long_ago, path)
+    harvested.write(path, dumps(long_ago))
     ended = run("pack", "--json")
     golden.check(ended.err)
     assert json.loads(ended.out)[0]["written"] is False
@@ -116,7 +116,7 @@ def test_one_package_that_cannot_be_had_keeps_none_of_the_others(
     index.page("bad", Offer("bad-1.0-py3-none-any.whl"))
     index.beside("bad-1.0-py3-none-any.whl", b"<html>")
     before = PackageReleases("bad", "pypi", "2026-01-01", None, (), {})
-    write(before, path_of(tmp_path / "matrices", "bad"))
+    harvested.write(path_of(tmp_path / "matrices", "bad"), dumps(before))
     ended = run("good", "bad", "absent", "--json")
     assert ended.code == 68
     assert [each["package"] for each in json.loads(ended.out)] == ["good"]
@@ -133,7 +133,7 @@ def test_without_names_only_packages_with_a_file_are_asked_for(
     # PyPI's apex is not NVIDIA's: a component's name alone is no reason to take what an index has under it.
     monkeypatch.setattr(metadata, "names", lambda directories: names(directories[1:]))  # but for the shipped ones
     offer(index, "pack", "1.0")
-    write(PackageReleases("pack", "pypi", None, None, (), {}), path_of(tmp_path / "matrices", "pack"))
+    harvested.write(path_of(tmp_path / "matrices", "pack"), dumps(PackageReleases("pack", "pypi", None, None, (), {})))
     ended = run()
     assert ended.code == 0
     assert "without a file, and so not asked for:" in ended.err

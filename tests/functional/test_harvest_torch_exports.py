@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from imagegen.audit.torch_exports import ExportIndex as Exports
-from imagegen.audit.torch_exports import dumps, loads
+from imagegen.audit.torch_exports import loads
 from imagegen.cli import main
 from imagegen.core.config import Settings
 from imagegen.core.context import Context
@@ -27,6 +27,7 @@ from tests.support.golden import Golden
 from tests.support.package_index import Index
 from tools.harvest import torch_exports
 from tools.harvest.__main__ import command
+from tools.harvest.torch_exports import dumps
 
 NAME = "torch-2.16.0-cp311-cp311-manylinux_2_28_x86_64.whl"
 BEFORE = Exports(("2.15.0",), {"torch_list_size": 1, "_ZN2at4goneEv": 1})

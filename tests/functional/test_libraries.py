@@ -29,11 +29,11 @@ BRINGS = {
     "audit": "core core.deferred core.errors core.gpu core.image_format core.layer_tar core.layer_tree "
     "core.matrix_entry core.stopping core.temporary core.text core.types core.validation core.zip_archive",
     "checks": "",
-    "compat": "audit audit.api audit.api.exports audit.api.getattrs audit.api.import_time audit.api.lookup "
-    "audit.api.required audit.api.source audit.api.uses audit.capability audit.catalogue audit.demangle "
-    "audit.gpu audit.lists audit.model audit.tags core core.compiled core.data core.deferred "
-    "core.errors core.gpu core.matrix_entry core.strict core.text core.types core.validation core.wheel_target "
-    "oci oci.documents",
+    "compat": "audit audit.api audit.api.conditions audit.api.exports audit.api.getattrs audit.api.import_time "
+    "audit.api.lookup audit.api.required audit.api.source audit.api.uses audit.capability audit.catalogue "
+    "audit.demangle audit.gpu audit.lists audit.model audit.tags core core.compiled core.data core.deferred "
+    "core.errors core.gpu core.matrix_entry core.strict core.text core.types core.validation core.wheel_target oci "
+    "oci.documents",
     "projects": "compat compat.harvested compat.metadata compat.rule core core.config core.data core.deferred "
     "core.errors core.gpu core.matrix_entry core.net core.net.address core.net.package_index core.net.page core.text "
     "core.toml core.types core.validation core.wheel_target oci oci.documents spec spec.foundation spec.model",

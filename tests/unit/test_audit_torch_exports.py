@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from imagegen.audit import torch_exports
-from imagegen.audit.torch_exports import ExportIndex, dumps, is_shim, loads, owned, shipped, with_release
+from imagegen.audit.torch_exports import ExportIndex, is_shim, loads, owned, shipped
 from imagegen.core.types import minor
+from tools.harvest.torch_exports import dumps, with_release
 
 RELEASES = st.builds("2.{}.{}".format, st.integers(0, 30), st.integers(0, 9))
 NAMES = st.builds("{}{}".format, st.sampled_from(["_ZN2at", "_ZNK3c10", "aoti_torch_", "torch_"]), st.integers(0, 40))

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from imagegen.compat import metadata, metadata_file
+from imagegen.compat import harvested, metadata
 from imagegen.compat.metadata import PackageReleases, ReleaseMetadata, load
 from imagegen.compat.metadata_file import dumps, parse
 from imagegen.core.data import shipped
@@ -194,10 +194,10 @@ def test_a_value_that_is_none_is_named(key: str, value: object, said: str) -> No
 def test_the_projects_file_counts_before_the_shipped_one(tmp_path: Path) -> None:
     ours = PackageReleases("torch", "pypi", "2026-11-21", None, (), {})
     theirs = replace(ours, read="2026-01-01")
-    metadata_file.write(theirs, metadata.path_of(tmp_path / "shipped", "torch"))
+    harvested.write(metadata.path_of(tmp_path / "shipped", "torch"), dumps(theirs))
     directories = [tmp_path / "shipped", tmp_path / "own"]
     assert load(directories, "torch") == theirs
-    metadata_file.write(ours, metadata.path_of(tmp_path / "own", "torch"))
+    harvested.write(metadata.path_of(tmp_path / "own", "torch"), dumps(ours))
     assert load(directories, "torch") == ours
     assert load(directories, "numpy") is None
     assert metadata.names(directories) == ["torch"]
@@ -211,7 +211,7 @@ def test_what_cannot_be_read_or_written_is_an_error(tmp_path: Path) -> None:
     with raises("matrix-unreadable"):
         load([tmp_path], "torch")
     with raises("matrix-unwritable"):
-        metadata_file.write(PackageReleases("torch", "pypi", None, None, (), {}), path / "torch.json")
+        harvested.write(path / "torch.json", dumps(PackageReleases("torch", "pypi", None, None, (), {})))
 
 
 SHIPPED = metadata.names([shipped("matrices")])

@@ -256,7 +256,7 @@ def _write_models(app: App, *, as_json: bool) -> None:
     path = app.project.directory / "matrices" / model_table.FILE
     changed = replace(models, read="") != replace(model_table.load(app.project.matrix_directories), read="")
     if changed:
-        harvested.write(path, model_table.dumps(models))
+        harvested.write(path, model_types.dumps(models))
     app.progress.say(f"{counted(len(models.first), 'model type')}, {'written' if changed else 'nothing new'} ({path})")
     if as_json:
         app.json({"path": str(path), "written": changed, "models": len(models.first)})
@@ -353,7 +353,7 @@ def _keep(app: App, package: PackageReleases, before: PackageReleases) -> dict[s
     changed = replace(package, read=before.read) != before
     path = metadata.path_of(app.project.directory / "matrices", package.name)
     if changed:
-        metadata_file.write(package, path)
+        harvested.write(path, metadata_file.dumps(package))
     old, new = before.releases, package.releases
     news = {
         "added": [version for version in new if version not in old],

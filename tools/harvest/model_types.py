@@ -7,6 +7,7 @@ names only classes, in the tables ..._MODELS of its registry; a type is known to
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -135,3 +136,14 @@ def _pairs(value: ast.expr) -> Iterator[tuple[str, list[str]]]:
             if isinstance(key, ast.Constant) and isinstance(key.value, str):
                 constants = (part.value for part in ast.walk(content) if isinstance(part, ast.Constant))
                 yield key.value, [constant for constant in constants if isinstance(constant, str)]
+
+
+def dumps(models: Models) -> bytes:
+    """Return the file, with a line for each type. Equal types give equal bytes."""
+    lines = [
+        f"    {json.dumps(name)}: {json.dumps(models.first[name], sort_keys=True)}" for name in sorted(models.first)
+    ]
+    head = {"read": models.read, "since": models.since, "source": models.source}
+    top = "".join(f"  {json.dumps(key)}: {json.dumps(value, sort_keys=True)},\n" for key, value in head.items())
+    body = "{\n" + ",\n".join(lines) + "\n  }" if lines else "{}"
+    return f'{{\n{top}  "models": {body}\n}}\n'.encode()

@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+import zstandard
 from packaging.tags import Tag
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from imagegen.audit import elf, torch_exports
 from imagegen.audit.tags import MACHINES
+from imagegen.audit.torch_exports import ExportIndex
 from imagegen.audit.window import OnDisk
 from imagegen.core import data
 from imagegen.core.context import Context
@@ -32,6 +34,9 @@ _LIBRARY = re.compile(r"torch/lib/[^/]+\.so(\.\d+)*")
 _CUDA = "torch/lib/libtorch_cuda.so"  # a CPU build lacks it
 _LARGEST = 4 << 30  # bytes of a library; the largest has 1.6 GB
 _RELEASE = re.compile(r"\d+\.\d+\.\d+")
+_LEVEL = 19  # 5 s, once for each release; 22 takes twice as long for 2 % less
+_NAME = re.compile(r"[!-~]+")  # a hostile file's names may hold anything
+_LOCAL = re.compile(r"_GLOBAL__N_|__nv_")  # of anonymous namespaces and nvcc's lambdas: local to one file
 
 
 @dataclass(frozen=True)
@@ -63,9 +68,9 @@ def _add(release: str, machine: str, wheel: Path, path: Path) -> Added:
     exported = {name for names in _exports(wheel, machine) for name in names}
     try:
         before = torch_exports.loads(data.read(path))
-        after = torch_exports.with_release(before, release, exported)
+        after = with_release(before, release, exported)
         if after != before:
-            data.write(path, torch_exports.dumps(after))
+            data.write(path, dumps(after))
     except (OSError, ValueError) as error:
         fix = "it is part of imagegen: have imagegen in a directory that you may write to, as a checkout is"
         message = "the index of torch's exports cannot be brought up to date"
@@ -174,3 +179,31 @@ def _exported(member: IO[bytes], temporary: IO[bytes], machine: str) -> frozense
     if MACHINES.get(library.machine) != machine:
         raise ValueError(f"a library in it is not for {machine}")
     return library.exported
+
+
+def with_release(index: ExportIndex, release: str, exported: Iterable[str]) -> ExportIndex:
+    """Return `index` with the exports of `release`, which replace its earlier ones."""
+    earlier = [version for version in index.releases if version != release]
+    releases = sorted({*earlier, release}, key=Version)
+    masks = {version: 1 << releases.index(version) for version in releases}
+    names: dict[str, int] = {}
+    for name, old in index.names.items():
+        bits = sum(masks[member] for i, member in enumerate(index.releases) if old >> i & 1 and member != release)
+        if bits:
+            names[name] = bits
+    for name in exported:
+        if torch_exports.owned(name) and _NAME.fullmatch(name) and not _LOCAL.search(name):
+            names[name] = names.get(name, 0) | masks[release]
+    return ExportIndex(tuple(releases), names)
+
+
+def dumps(index: ExportIndex) -> bytes:
+    """Return the file, equal bytes for equal indexes: names and sets are sorted, and the compressor is pinned."""
+    sets: dict[int, list[str]] = {}
+    for name in sorted(index.names):
+        sets.setdefault(index.names[name], []).append(name)
+    lines = [torch_exports.FORM, " ".join(index.releases)]
+    for bits in sorted(sets):
+        lines += [f"{bits:x}", *(f" {name}" for name in sets[bits])]
+    text = "\n".join([*lines, ""]).encode()
+    return zstandard.ZstdCompressor(level=_LEVEL).compress(text)
