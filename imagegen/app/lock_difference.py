@@ -10,7 +10,6 @@ from packaging.version import Version
 
 from imagegen.compare.difference import Change, Difference
 from imagegen.compat import Verdict
-from imagegen.lock.model import Lock
 
 
 @dataclass(frozen=True)
@@ -122,13 +121,12 @@ def version_step(before: str, after: str) -> str:
 
 def lock_difference(tables: Difference, since: str, before: LockSummary) -> LockDifference:
     """Return the tables of a difference of two locks. `before` is the summary of the lock at the commit `since`."""
-    sizes_before, sizes_after = (_sizes(side.lock) for side in (tables.before, tables.after))
+    sizes_before, sizes_after = (
+        {wheel.name: wheel.file.size for wheel in side.lock.wheels} if side.lock else {}
+        for side in (tables.before, tables.after)
+    )
     packages = [_package(component, sizes_before, sizes_after) for component in (*tables.components, *tables.packages)]
     return LockDifference(since, before, tuple(packages), tuple(_others(tables)))
-
-
-def _sizes(locked: Lock | None) -> dict[str, int | None]:
-    return {wheel.name: wheel.file.size for wheel in locked.wheels} if locked else {}
 
 
 def _package(

@@ -56,7 +56,8 @@ def _native_code(subject: Subject) -> Iterator[Finding]:
     for package in subject.packages:
         native = [path for path, file in package.binaries.items() if _is_native(file)]
         if not native:
-            if _has_modules(package) and tags.promise_modules(package.tags) and not _gave_away(package, subject):
+            has_modules = any(path.endswith(".py") and ".dist-info/" not in path for path in package.files)
+            if has_modules and tags.promise_modules(package.tags) and not _gave_away(package, subject):
                 evidence = f"its tag {package.tags[0]} promises compiled code, and the wheel has none"
                 yield Finding(Severity.WARNING, "native-code-missing", str(package), None, evidence)
         elif tags.promise_none(package.tags):
@@ -171,10 +172,6 @@ def _modules(packages: Iterable[Package], tops: set[str]) -> set[str]:
 def _is_native(file: File) -> bool:
     """Return whether the file holds, or may hold, code for the processor."""
     return file.unreadable is not None or (file.elf is not None and file.elf.machine != CUDA)
-
-
-def _has_modules(package: Package) -> bool:
-    return any(path.endswith(".py") and ".dist-info/" not in path for path in package.files)
 
 
 def _gave_away(package: Package, subject: Subject) -> bool:

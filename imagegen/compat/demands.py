@@ -25,6 +25,7 @@ _BASE_LIBRARIES = {
     "glibc": ("GLIBC", "libc.so.6", "glibc"),
     "libstdcxx": ("GLIBCXX", "libstdc++.so.6", "the libstdc++ of GLIBCXX"),
 }
+_OF_CUDA = ("libcudart.so.", "libcublas.so.", "libnvrtc.so.")  # libraries whose names have the major of CUDA
 _NO_LIBRARY = "RuntimeError: Configured CUDA binary not found"
 _SYMBOL = "ImportError: undefined symbol"
 _KERNEL = "CUDA error: no kernel image is available for execution on the device"
@@ -75,7 +76,7 @@ def _of_cuda(verdict: WheelVerdict, libraries: Iterable[ScannedLibrary]) -> Iter
         return
     oldest, newest = verdict.cuda[0], verdict.cuda[-1]
     range_ = f"=={newest}.*" if oldest == newest else f">={oldest},<{newest + 1}"
-    names = sorted({name for library in libraries for name in library.needed if _is_of_cuda(name)})
+    names = sorted({name for library in libraries for name in library.needed if name.startswith(_OF_CUDA)})
     majors = " or ".join(map(str, verdict.cuda))
     because = f"is compiled for CUDA {majors}: its wheel on PyPI needs {', '.join(names) or 'its libraries'}"
     message = f"ImportError: {names[0]}: cannot open shared object file: No such file or directory" if names else ""
@@ -117,10 +118,6 @@ def _one_of(releases: Sequence[tuple[int, int]]) -> str:
     candidates = [divmod(number, 10) for number in range(first * 10 + oldest, last * 10 + newest)]
     gaps = [f"!={major}.{minor}.*" for major, minor in candidates if (major, minor) not in releases]
     return ",".join([f">={first}.{oldest}", f"<{last}.{newest + 1}", *gaps])
-
-
-def _is_of_cuda(name: str) -> bool:
-    return name.startswith(("libcudart.so.", "libcublas.so.", "libnvrtc.so."))
 
 
 def _of_base(verdict: WheelVerdict, libraries: Iterable[ScannedLibrary]) -> Iterator[Demand]:

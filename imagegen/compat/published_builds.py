@@ -103,7 +103,8 @@ class Builds:
 
         def newness(label: str) -> tuple[Version, int, tuple[int, ...], str]:
             build = by_label[label]
-            return _newness(build.cuda), -locations.index(build.location), _numbers(label), label
+            newest = Version("0" if build.cuda == NO_CUDA else build.cuda)
+            return newest, -locations.index(build.location), _numbers(label), label
 
         return tuple(sorted(by_label, key=newness, reverse=True))
 
@@ -140,10 +141,6 @@ class Builds:
                     yield _gpu_rule(build, label)
             if exact and build.labels and build.cuda != NO_CUDA:
                 yield _index_rule(build)
-
-
-def _newness(cuda: str) -> Version:
-    return Version("0" if cuda == NO_CUDA else cuda)
 
 
 def _numbers(label: str) -> tuple[int, ...]:

@@ -21,8 +21,6 @@ from imagegen.compat.rule import Rule
 from imagegen.core.types import parse_requirement
 
 if TYPE_CHECKING:
-    from packaging.requirements import Requirement
-
     from imagegen.compat.knowledge import RuleSubject
 
 TORCH = "torch"
@@ -71,14 +69,11 @@ def _minimums(releases: Sequence[ReleaseMetadata], name: str) -> Iterator[_Minim
     last: _Minimum | None = None
     for release in releases:
         parsed = (parse_requirement(text) for text in release.requires or ())
-        bounds = [bound for requirement in parsed if requirement.name == name for bound in _lower_bounds(requirement)]
+        specifiers = [bound for requirement in parsed if requirement.name == name for bound in requirement.specifier]
+        bounds = [Version(bound.version) for bound in specifiers if bound.operator in _LOWER]
         if bounds and (last is None or max(bounds) != Version(last.version)):
             last = _Minimum(str(max(bounds)), release.version)
         yield last
-
-
-def _lower_bounds(requirement: Requirement) -> list[Version]:
-    return [Version(bound.version) for bound in requirement.specifier if bound.operator in _LOWER]
 
 
 def _rule(name: str, minimum: _Minimum, versions: Sequence[str], read: str) -> Rule:

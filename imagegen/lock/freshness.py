@@ -123,6 +123,7 @@ def outdated(
 
 def _contradictions(lock: Lock, cell: Cell) -> Iterator[tuple[str, object, object]]:
     """Yield the name of each field, and its values in the lock and in the matrix."""
+    capabilities = tuple(gpu.capability for gpu in cell.gpus) if cell.cuda_version else None
     repeated = (
         ("cell", lock.cell, cell.id),
         ("image", lock.image, cell.image),
@@ -130,7 +131,7 @@ def _contradictions(lock: Lock, cell: Cell) -> Iterator[tuple[str, object, objec
         *((f"base.{name}", getattr(lock.base, name), getattr(cell.base, name)) for name in BASE),
         *_interpreter_fields(lock, cell),
         ("packages", dict(lock.added.requested) if lock.added else {}, dict(cell.packages)),
-        ("gpu.capabilities", lock.gpu and lock.gpu.capabilities, _capabilities(cell)),
+        ("gpu.capabilities", lock.gpu and lock.gpu.capabilities, capabilities),
         ("env", lock.env, cell.env),
         ("config", lock.config, cell.config),
         ("label", lock.labels, cell.labels),
@@ -186,10 +187,6 @@ def _interpreter_fields(lock: Lock, cell: Cell) -> Iterator[tuple[str, object, o
     expected = resolve_interpreter(cell.interpreter, cell.platform, lock.debs)
     for field in fields(expected):
         yield f"interpreter.{field.name}", getattr(lock.interpreter, field.name), getattr(expected, field.name)
-
-
-def _capabilities(cell: Cell) -> tuple[str, ...] | None:
-    return tuple(gpu.capability for gpu in cell.gpus) if cell.cuda_version else None
 
 
 def _copies(cell: Cell) -> list[tuple[str, str, str]]:

@@ -165,7 +165,8 @@ class _CellSearch:
         self._find_others()
         answer = largest_accepted(self._units(), self._attempt)
         best, untaken = self._try_untaken(answer.value or self.baseline(), answer.accepted, answer.rejected)
-        return best, tuple(sorted([*self._rejected_others(best, answer.rejected), *untaken], key=_sort_key))
+        rejected = [*self._rejected_others(best, answer.rejected), *untaken]
+        return best, tuple(sorted(rejected, key=lambda update: (rank(update.name), update.name, update.newer)))
 
     def _find_others(self) -> None:
         """Find the packages that are not components and must be excluded, since a rejection blames them."""
@@ -306,7 +307,3 @@ class _CellSearch:
                 yield RejectedUpdate(name, "as it is", "", rejection.reason)
             elif name in self.others and name in versions:
                 yield RejectedUpdate(name, versions[name], "", rejection.reason)
-
-
-def _sort_key(rejected: RejectedUpdate) -> tuple[int, str, str]:
-    return rank(rejected.name), rejected.name, rejected.newer

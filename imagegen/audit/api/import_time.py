@@ -241,8 +241,10 @@ class _Reader:
         self._rebound = {bound for bound, _ in self._assigned}
         self.values = _single_values(self._assigned)
         self._annotations_stay_texts = any(
-            isinstance(node, ast.ImportFrom) and node.module == "__future__" and "annotations" in _imported_names(node)
+            alias.name == "annotations"
             for node in tree.body
+            if isinstance(node, ast.ImportFrom) and node.module == "__future__"
+            for alias in node.names
         )
 
     def lazy(self) -> dict[str, str]:
@@ -373,8 +375,7 @@ class _Reader:
             case ast.Attribute(attr="base_version" | "public" | "release", value=value):
                 installed = self._installed(value)
             case ast.Attribute(attr="__version__", value=value):
-                imported = self._imported(value)
-                installed = imported
+                installed = self._imported(value)
             case (
                 ast.Attribute(attr="version_info")
                 | ast.Subscript(value=ast.Attribute(attr="version_info"), slice=ast.Slice(lower=None, step=None))
@@ -515,10 +516,6 @@ def _asks_for_distribution(node: ast.stmt) -> bool:
     """Return whether a statement calls a function such as importlib.metadata.version, which raises if one is absent."""
     called = ((dotted(call.func) or [""])[-1] for call in walk(node) if isinstance(call, ast.Call))
     return not _ASKING.isdisjoint(called)
-
-
-def _imported_names(node: ast.ImportFrom) -> set[str]:
-    return {alias.name for alias in node.names}
 
 
 def _annotations(arguments: ast.arguments) -> Iterator[ast.expr]:
