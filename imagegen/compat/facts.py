@@ -101,7 +101,7 @@ def _only_warns(rule: Rule, facts: Facts, requested: Collection[str]) -> bool:
 
 
 def linked_rules(rules: Iterable[Rule], name: str, facts: Facts) -> tuple[Rule, ...]:
-    """Return the rules that are linked to `name`: they name it, or share an open name with a linked rule.
+    """Return the rules that are linked to `name` because they name it, or share an open name with a linked rule.
 
     If the facts are not closed, return all rules.
     """

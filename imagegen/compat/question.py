@@ -431,7 +431,7 @@ class _QuestionParser:
             self.unknown[name] = self.cards[name] = error.unknown
 
     def question(self, *, by_id: bool) -> Question:
-        """Return the question of all names that were added; `by_id`: the id of its cell was typed.
+        """Return the question of all names that were added; with `by_id` the id of its cell was typed.
 
         For a cell, it has the cell's facts unless a word of the query changes them.
         """

@@ -75,7 +75,7 @@ _KEYS |= {"copy": "files", "patch": "patches", "gpu.capabilities": "gpus"}
 
 
 def moved_values(lock: Lock, cell: Cell) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield the differences between a stale lock and its cell: the path of the key in the image, and both values.
+    """Yield the differences of a stale lock from its cell, each with the path of the image's key and with both values.
 
     A lock has no requirements, only versions: a requirement that its version satisfies is not among them.
     """

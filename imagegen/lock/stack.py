@@ -103,7 +103,7 @@ class ProjectStack:
 
     @property
     def overrides(self) -> tuple[Override, ...]:
-        """The packages whose requirements the project overrides, each with any version: the file has the versions."""
+        """The packages whose requirements the project overrides, at any version, because the file has the versions."""
         declared = self.file.lock.manifest.overrides if isinstance(self.file, UvLockFile) else ()
         because = f"An override of {self.declared.path}."
         return tuple(Override(name, "", because=because) for name in sorted({override.name for override in declared}))
