@@ -17,7 +17,6 @@ from imagegen.core.context import Context
 from imagegen.core.data import is_source_tree, shipped
 from imagegen.core.errors import Location, MatrixError, MatrixErrors
 from imagegen.core.text import counted
-from imagegen.spec import document as documents
 from imagegen.spec.cells import Matrix
 from imagegen.spec.model import Cell
 
@@ -54,6 +53,8 @@ class Matrices:
 
     def location(self, image: str, key: tuple[str, ...]) -> Location | None:
         """Return the location of a key in an image's entry; None if the entry does not have it."""
+        from imagegen.spec import document as documents  # late: only a stale lock needs the parser
+
         file = Path(self.matrix.image_places[image].file)
         with suppress(OSError):
             document = documents.parse(file, data.read(file))

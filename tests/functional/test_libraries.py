@@ -137,7 +137,7 @@ def test_compat_answers_without_locks_images_and_use_cases() -> None:
     )
     modules = run("-c", program).stdout.splitlines()[-1].split()
     names = {name.split(".")[1] for name in modules if name.startswith("imagegen.")}
-    assert names == {"audit", "checks", "compat", "core", "oci", "spec", "wheels"}
+    assert names == {"audit", "checks", "compat", "core", "index_metadata", "oci", "spec", "wheels"}
 
 
 @pytest.mark.parametrize(
