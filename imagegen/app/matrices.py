@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +11,6 @@ from imagegen import compat as compatibility
 from imagegen import spec as matrix
 from imagegen.app.project import SHIPPED, ProjectContext
 from imagegen.compat.rule import Rule
-from imagegen.core import data
 from imagegen.core.context import Context
 from imagegen.core.data import is_source_tree, shipped
 from imagegen.core.errors import Location, MatrixError, MatrixErrors
@@ -53,14 +51,7 @@ class Matrices:
 
     def location(self, image: str, key: tuple[str, ...]) -> Location | None:
         """Return the location of a key in an image's entry; None if the entry does not have it."""
-        from imagegen.spec import document as documents  # late: only a stale lock needs the parser
-
-        file = Path(self.matrix.image_places[image].file)
-        with suppress(OSError):
-            document = documents.parse(file, data.read(file))
-            if (path := ("images", image, *key)) in document.keys:
-                return document.where(path, key=True)
-        return None
+        return matrix.key_location(Path(self.matrix.image_places[image].file), ("images", image, *key))
 
     def select_groups(self, pattern: str, platforms: str | None) -> list[tuple[Cell, ...]]:
         """Return the selected cells one by one, or with `platforms` the cells of each index. Raises UsageError."""

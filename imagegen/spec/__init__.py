@@ -7,6 +7,7 @@ from imagegen.core.deferred import lazy_names
 if TYPE_CHECKING:
     from imagegen.spec.cell_facts import cell_answers, facts_of_cell, nearest_cell
     from imagegen.spec.cells import Matrix
+    from imagegen.spec.document import key_location
     from imagegen.spec.loader import load
     from imagegen.spec.model import Cell
 
@@ -15,6 +16,7 @@ __getattr__ = lazy_names(
     {
         "cell_facts": ("cell_answers", "facts_of_cell", "nearest_cell"),
         "cells": ("Matrix",),
+        "document": ("key_location",),
         "loader": ("load",),
         "model": ("Cell",),
     },

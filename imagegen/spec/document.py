@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from imagegen.core import data
 from imagegen.core.errors import ErrorList, Location, MatrixError
 
 _MAX_DEPTH = 20
@@ -40,6 +42,15 @@ class YamlDocument:
                 if prefix in mark:
                     return Location(self.file, *mark[prefix])
         return Location(self.file)
+
+
+def key_location(file: Path, path: Path_) -> Location | None:
+    """Return the location of a key in a file; None if the file does not have it."""
+    with suppress(OSError):
+        document = parse(file, data.read(file))
+        if path in document.keys:
+            return document.where(path, key=True)
+    return None
 
 
 def parse(file: Path, raw: bytes) -> YamlDocument:
