@@ -52,8 +52,8 @@ class Share(NamedTuple):
 
     importing: int  # modules that import the other package
     failing: int  # of these
-    unusable: int  # modules that fail, or load one that fails
-    modules: int  # all of the package
+    unusable: int  # public modules that fail, or load one that fails
+    modules: int  # all public ones of the package
 
     @property
     def is_much(self) -> bool:
@@ -134,9 +134,7 @@ def check(subject: Subject) -> Iterator[Finding]:
 
 
 def _is_public(module: str) -> bool:
-    """Return whether users may import a module; private ones count if public ones import them."""
-    components = module.split(".")
-    return _DEVELOPMENT.isdisjoint(components) and not any(name.startswith("_") for name in components)
+    return not any(name.startswith("_") for name in module.split("."))
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +207,7 @@ class _Walk:
             name
             for package in self.packages
             for path in sorted(self._modules.importing(package, tops))
-            if (name := module_name(path)) and self._files.get(name) and _is_public(name)
+            if (name := module_name(path)) and self._files.get(name) and _DEVELOPMENT.isdisjoint(name.split("."))
         ]
         unused = {
             imported
@@ -229,7 +227,8 @@ class _Walk:
         modules = {name for name, file in self._files.items() if file and file.package is package}
         importing = causes | {module for module in modules & self._read_modules.keys() if self._uses(module, provider)}
         unusable = self._dependents(causes) & modules
-        return Share(len(importing), len(importing & unusable), len(unusable), len(modules))
+        public, unusable_public = (sum(map(_is_public, names)) for names in (modules, unusable))
+        return Share(len(importing), len(importing & unusable), unusable_public, public)
 
     def _uses(self, module: str, provider: Package | None) -> bool:
         """Return whether a module imports one of the provider."""

@@ -13,7 +13,7 @@ from imagegen.audit.api.exports import Module
 from imagegen.audit.api.import_time import ImportedName, ImportTime, Refusal, RequiredRows
 
 # Raise it whenever `import_time` returns something else for the same source, or `failures` for the same modules.
-MODULES_FORMAT = 12
+MODULES_FORMAT = 13
 _LEVEL = 3
 
 

@@ -129,7 +129,7 @@ def test_a_name_of_a_lazy_package_leads_to_its_module() -> None:
             Share(2, 2, 3, 4),
         ),
         ({"app/tests/a.py": "from hub import Old\n"}, None, None),
-        ({"app/_a.py": "from hub import Old\n"}, None, None),
+        ({"app/_a.py": "from hub import Old\n"}, Severity.WARNING, Share(1, 1, 0, 1)),
     ],
 )
 def test_what_no_import_of_a_package_reaches_is_a_part_of_it(
