@@ -7,7 +7,7 @@ builds for that CUDA of any index.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from imagegen.compat.derived import derived_rule, release_span
+from imagegen.compat.facts import Facts
 from imagegen.compat.metadata import ReleaseMetadata
 from imagegen.compat.published_builds import LEADER, Builds
 from imagegen.compat.question import Question
 from imagegen.compat.rule import NO_CUDA, Rule
-from imagegen.compat.scans import PLATFORM, of_any_build
+from imagegen.compat.scans import PLATFORM, ScanCache, of_any_build
 from imagegen.compat.statements import MetadataCache, Releases
 
 if TYPE_CHECKING:
@@ -173,8 +174,21 @@ def _scanned(question: Question, metadata: MetadataCache, builds: Builds) -> Ite
                 continue
             if build and (build.cuda == of_pypi or _demand(rule) in _OF_TORCH):
                 yield _labelled(rule, name, fact.local or "")
-            elif fact.local is None and _demand(rule) in _OF_TORCH:
-                yield replace(of_any_build(rule, name), id=f"{rule.id}+*")
+            elif fact.local is None:
+                yield from _open_labels([rule], name)
+
+
+def open_label_rules(facts_of_cells: Iterable[Facts], scans: ScanCache) -> Iterator[Rule]:
+    """Yield the rules of wheel scans that hold for every build of a package whose label a cell leaves open."""
+    names = {name for facts in facts_of_cells for name, fact in facts.packages.items() if fact.local is None}
+    for name in sorted(names):
+        yield from _open_labels(scans.rules(name), name)
+
+
+def _open_labels(rules: Iterable[Rule], name: str) -> Iterator[Rule]:
+    for rule in rules:
+        if _demand(rule) in _OF_TORCH:
+            yield replace(of_any_build(rule, name), id=f"{rule.id}+*")
 
 
 def unscanned_rules(subject: RuleSubject) -> Iterator[Rule]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from imagegen.compat.builds import open_label_rules
 from imagegen.compat.facts import Fact, Facts, on_each_gpu
 from imagegen.compat.knowledge import Knowledge, RuleSubject
 from imagegen.compat.problem import FreeNames, Problem
@@ -63,7 +64,9 @@ class _SharedProblem:
             overrides=first.overrides,
             image=first.image,
         )
-        self.problem = Problem(rules_about(RuleSubject("cell", facts, knowledge)), facts, knowledge.metadata, scope)
+        cell_rules = rules_about(RuleSubject("cell", facts, knowledge))
+        label_rules = open_label_rules(facts_of_cells, knowledge.metadata.scans)
+        self.problem = Problem([*cell_rules, *label_rules], facts, knowledge.metadata, scope)
         rules = (rule for rule in self.problem.rules.values() if rule.binding or rule.evidence == "remembered")
         counted = {ClauseOrigin("rule", rule.id) for rule in rules}
         kinds = ("stated", "wheels")

@@ -75,6 +75,18 @@ def test_matrix_and_why_have_one_verdict_on_any_cell(cell: Cell) -> None:
             shipped().judge.require_acceptable(cell)
 
 
+def test_scans_bind_every_build_whose_label_a_cell_leaves_open() -> None:
+    (cell,) = (cell for cell in cells() if cell.id == "blackwell-vllm-cu128-py311")
+    requirements = (
+        replace(entry, specifier="==0.0.1") if entry.component.package == "torchcodec" else entry
+        for entry in cell.requirements
+    )
+    facts = facts_of_cell(replace(cell, requirements=tuple(requirements)))
+    answer = answer_each({cell.id: facts}, shipped().matrices.knowledge)[cell.id]
+    assert answer == cell_answer(explain(Question({}, facts), shipped().matrices.knowledge))
+    assert answer.answer == "incompatible"
+
+
 def test_the_shared_problem_answers_as_one_for_each_cell() -> None:
     knowledge = shipped().matrices.knowledge
     together = shipped().judge.cell_answers(cells())
