@@ -77,7 +77,7 @@ def failures(packages: Iterable[Package], python: str | None, modules: ModuleRea
     walk.follow(entry_point for package in walk.packages for entry_point in package.entry_points)
     walk.follow(walk.parts())
     failing = {
-        key: failure if key in at_import else failure._replace(share=walk.share_of(failure))
+        key: failure if key in at_import else failure._replace(share=walk.share_of(failure.package, failure.provider))
         for key, failure in walk.failures.items()
     }
     return sorted(failing.values(), key=lambda failure: (failure.package.name, failure.path, failure.line))
@@ -100,8 +100,7 @@ def top_modules(package: Package) -> list[str]:
 def _below_namespaces(package: Package) -> set[str]:
     """Return the outermost packages of one without a top-level module, as google.api_core."""
     names = {name for path in package.files if path.endswith("/__init__.py") and (name := module_name(path))}
-    public = {name for name in names if not any(part.startswith("_") for part in name.split("."))}
-    outermost = {name for name in public if names.isdisjoint(parents(name))}
+    outermost = {name for name in names if _is_public(name) and names.isdisjoint(parents(name))}
     return {name for name in outermost if name.partition(".")[0] not in _DEVELOPMENT}
 
 
@@ -177,11 +176,11 @@ class _Walk:
         self._reach: dict[str, tuple[str, ...]] = {}
         self._missing: dict[tuple[str, int], str | None] = {}  # of a name whose first parts are modules
         self._loads: dict[str, set[str]] = defaultdict(set)  # the modules that a module loads
-        self._numpy_2 = self._all_hold(
-            [VersionTest("numpy", ">=", "2")]
-        )  # which extensions of NumPy 1 do not load with
+        # Extensions of NumPy 1 do not load with it.
+        self._numpy_2 = self._all_hold([VersionTest("numpy", ">=", "2")])
         self.failures: dict[tuple[str, str, int], Failure] = {}
         self._failing: dict[tuple[str, str, int], str] = {}  # the modules of the failures
+        self._shares: dict[tuple[str, str], Share] = {}  # by package and provider
 
     def read(self, name: str) -> ImportTime:
         """Return a module; one without a source, as a compiled one or a namespace package, may define any name."""
@@ -219,9 +218,14 @@ class _Walk:
         }
         return [module for module in modules if unused.isdisjoint((*parents(module), module))]
 
-    def share_of(self, failure: Failure) -> Share:
-        """Return how much of the failing package fails because of the same provider."""
-        package, provider = failure.package, failure.provider
+    def share_of(self, package: Package, provider: Package | None) -> Share:
+        """Return how much of a package fails because of the provider."""
+        key = package.name, provider.name if provider else ""
+        if key not in self._shares:
+            self._shares[key] = self._count_share(package, provider)
+        return self._shares[key]
+
+    def _count_share(self, package: Package, provider: Package | None) -> Share:
         causes = {self._failing[key] for key, other in self.failures.items()
                   if other.package is package and other.provider is provider}  # fmt: skip
         modules = {name for name, file in self._files.items() if file and file.package is package}

@@ -48,6 +48,10 @@ class WheelFiles:
     modules: dict[str, int]
 
     @property
+    def link(self) -> IndexLink:
+        return IndexLink(self.filename, self.url, self.sha256)
+
+    @property
     def source_size(self) -> int:
         """The bytes of its sources in the archive."""
         return sum(size for path, size in self.modules.items() if path.endswith(".py"))
@@ -101,8 +105,8 @@ class IndexModules(StoredModules):
         """Return a file of the wheel, fetched as a range of it."""
         files = self._files[name]
         if not files.filename.endswith(".whl"):
-            return self._sdist(name, IndexLink(files.filename, files.url, files.sha256)).get(path)
-        member = self._members(name, IndexLink(files.filename, files.url, files.sha256)).get(path)
+            return self._sdist(name, files.link).get(path)
+        member = self._members(name, files.link).get(path)
         if member is None or member.file_size > (LONGEST if path.endswith(".py") else wheel_metadata.LONGEST):
             return None
         try:
@@ -116,7 +120,7 @@ class IndexModules(StoredModules):
         """Yield files of the wheel, of which few requests fetch all."""
         files = self._files[name]
         if files.filename.endswith(".whl"):
-            members = self._members(name, IndexLink(files.filename, files.url, files.sha256))
+            members = self._members(name, files.link)
             wheel_metadata.prefetch(self._archives[name][0], [members[path] for path in paths if path in members])
         return super().sources(name, paths)
 
