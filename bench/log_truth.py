@@ -2,9 +2,9 @@
 
     python bench/log_truth.py [--list]
 
-Reads bench/log_truth/messages.yaml and asks each message alone, with the rules that the command loads. An explanation
-is right if its id is one of the kinds of the message; one wrong explanation makes the answer wrong. --list also prints
-the messages that are not explained rightly.
+Reads bench/log_truth/messages.yaml and asks one message at a time, with the rules that the command loads. An
+explanation is right if its id is one of the kinds of the message; one wrong explanation makes the answer wrong.
+--list also prints the messages that are not explained rightly.
 """
 
 from __future__ import annotations

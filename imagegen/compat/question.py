@@ -163,7 +163,7 @@ def parse_words(
     for word in _joined([*words, *sets], vocabulary):
         if word.lower() in _NEWEST:
             raise UsageError(
-                f"{word} is no version: it changes from day to day",
+                f"{word} is not a version: it changes from day to day",
                 code="usage-invalid-value",
                 fix="leave it out to ask about all releases, or name one, as in vllm==0.24.0",
             )
