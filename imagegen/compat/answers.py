@@ -116,15 +116,15 @@ def _explained(sources: Sources, question: Question) -> _Explained:
     return _Explained(explanation, knowledge, examined, unread_releases(question, knowledge.metadata, examined))
 
 
-def _with_imports(sources: Sources, question: Question) -> tuple[Knowledge, frozenset[str]]:
-    """Return the knowledge with the imports between pinned packages, and the packages whose imports were compared.
+def _with_imports(sources: Sources, question: Question) -> tuple[Knowledge, Mapping[str, Examined]]:
+    """Return the knowledge with the imports between pinned packages, and by package which imports were compared.
 
     Wheels are read for imports of optional parts, which are not harvested.
     """
     knowledge = sources.knowledge
     pins = compared_releases(question, knowledge.metadata)
     if not pins:
-        return knowledge, frozenset()
+        return knowledge, {}
     from imagegen.index_metadata.import_rules import read_imports  # late, for the network
 
     harvested = {
@@ -139,8 +139,13 @@ def _with_imports(sources: Sources, question: Question) -> tuple[Knowledge, froz
         return [*knowledge.shared_names(packages), *imports.rules]
 
     unread = pins.keys() - imports.read
-    compared = {name for name in unread if all((name, other) in harvested for other in pins.keys() - {name})}
-    return knowledge._replace(shared_names=shared_names), imports.read | compared
+    compared: dict[str, Examined] = {
+        name: "top-level imports"
+        for name in unread
+        if all((name, other) in harvested for other in pins.keys() - {name})
+    }
+    compared |= dict.fromkeys(imports.read, "imports")
+    return knowledge._replace(shared_names=shared_names), compared
 
 
 def _changeable(question: Question, knowledge: Knowledge) -> Question | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -14,9 +14,10 @@ from imagegen.compat.question import Question
 from imagegen.compat.statements import MetadataCache
 from imagegen.compat.why import Explanation
 
-# Declared metadata of a release in question; the libraries of its wheel; imports of its modules, by it and by others;
-# the builds that its project publishes for each torch; rules that name the package.
-Examined = Literal["metadata", "wheel", "imports", "builds", "rules"]
+# Declared metadata of a release in question; the libraries of its wheel; imports of its modules, by it and others, or
+# only imports by top-level modules, which are harvested; the builds that its project publishes for each torch; rules
+# that name the package.
+Examined = Literal["metadata", "wheel", "imports", "top-level imports", "builds", "rules"]
 
 
 def compared_releases(question: Question, metadata: MetadataCache) -> dict[str, str]:
@@ -36,13 +37,13 @@ def compared_releases(question: Question, metadata: MetadataCache) -> dict[str, 
 
 
 def examined_data(
-    question: Question, knowledge: Knowledge, imports_read: Collection[str]
+    question: Question, knowledge: Knowledge, imports_read: Mapping[str, Examined]
 ) -> dict[str, tuple[Examined, ...]]:
-    """Return the data that were read, by package; imports were compared of the packages in `imports_read`."""
+    """Return the data that were read, by package; `imports_read` says which imports were compared."""
     return {name: tuple(_read(name, question, knowledge, imports_read)) for name in question.facts.packages}
 
 
-def _read(name: str, question: Question, knowledge: Knowledge, imports_read: Collection[str]) -> list[Examined]:
+def _read(name: str, question: Question, knowledge: Knowledge, imports_read: Mapping[str, Examined]) -> list[Examined]:
     fact, releases, scans = (
         question.facts.packages[name],
         knowledge.metadata.of(name),
@@ -52,7 +53,8 @@ def _read(name: str, question: Question, knowledge: Knowledge, imports_read: Col
     is_read: dict[Examined, bool] = {
         "metadata": releases is not None and not fact.built and bool(releases.within(fact)),
         "wheel": any(version in fact.range for version in scanned),
-        "imports": name in imports_read,
+        "imports": imports_read.get(name) == "imports",
+        "top-level imports": imports_read.get(name) == "top-level imports",
         "builds": knowledge.builds is not None and bool(knowledge.builds.of(name)),
         "rules": any(name in rule.packages for rule in knowledge.rules),
     }
@@ -66,7 +68,7 @@ def unread_releases(
     return {
         name: release
         for name, release in compared_releases(question, metadata).items()
-        if not {"wheel", "imports", "builds"} & set(examined[name])
+        if not {"wheel", "imports", "top-level imports", "builds"} & set(examined[name])
         and (listed := metadata.of(name))
         and listed.package.releases[release].wheels
     }

@@ -83,6 +83,15 @@ def test_what_was_read_answers_without_an_index(offered: Index, tmp_path: Path) 
     assert ([rule.conflict for rule in imports.rules], imports.read) == ([{"hub": "==2.0"}], {"app", "hub"})
 
 
+def test_harvested_imports_are_only_those_of_top_level_modules(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    examined = json.loads(run("why", "liger-kernel==0.5.9", "transformers==4.52.4", "--json").out)["examined"]
+    assert {name: [data for data in read if "imports" in data] for name, read in examined.items()} == {
+        "liger-kernel": ["top-level imports"],
+        "transformers": ["top-level imports"],
+    }
+
+
 def test_modules_that_are_known_are_not_read_again(offered: Index, tmp_path: Path) -> None:
     read_imports(PINS, (), FACTS, context(offered, tmp_path))
     requests = len(offered.requested)
